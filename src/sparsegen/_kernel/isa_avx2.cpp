@@ -1,0 +1,6 @@
+#define SPARSEGEN_ISA avx2
+#include "rows.hpp"
+
+namespace sparsegen {
+extern const Engine engine_avx2{"avx2", avx2::project, avx2::vjp};
+}  // namespace sparsegen

@@ -1,0 +1,6 @@
+#define SPARSEGEN_ISA avx512
+#include "rows.hpp"
+
+namespace sparsegen {
+extern const Engine engine_avx512{"avx512", avx512::project, avx512::vjp};
+}  // namespace sparsegen

@@ -1,0 +1,6 @@
+#define SPARSEGEN_ISA plain
+#include "rows.hpp"
+
+namespace sparsegen {
+extern const Engine engine_plain{"plain", plain::project, plain::vjp};
+}  // namespace sparsegen

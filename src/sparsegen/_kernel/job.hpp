@@ -1,0 +1,51 @@
+// What the front ends ask of the kernel: rows of one storage type, cut out of an array of shape (outer, K, inner).
+#pragma once
+
+#include <cstdint>
+
+namespace sparsegen {
+
+enum class Storage : int { float32 = 0, float64 = 1, float16 = 2, bfloat16 = 3 };
+
+// Entry k of row (o, i) stands at o * outer + k * entry + i * inner, counted in entries.
+struct Strides {
+  int64_t outer, entry, inner;
+};
+
+struct Job {
+  Storage storage;
+  int64_t outer, K, inner;  // rows are numbered o * inner + i
+  const double* radius;     // one a row, or one for all
+  bool radius_per_row;
+  int threads;
+
+  int64_t rows() const { return outer * inner; }
+  double radius_of(int64_t row) const { return radius[radius_per_row ? row : 0]; }
+};
+
+struct ProjectJob : Job {
+  const void* x;
+  Strides xs;
+  void* p;
+  Strides ps;
+  const uint8_t* mask;       // nonzero: may be chosen; null: every entry
+  const int64_t* mask_row;   // offset of each row's mask; null: row * K
+  int64_t* support;          // both may be null
+  double* threshold;
+};
+
+struct VjpJob : Job {
+  const void *p, *v;
+  void* grad_x;
+  Strides strides;      // of all three
+  double* grad_radius;  // may be null
+};
+
+struct Engine {
+  const char* name;
+  void (*project)(const ProjectJob&, int64_t begin, int64_t end);
+  void (*vjp)(const VjpJob&, int64_t begin, int64_t end);
+
+};
+
+}  // namespace sparsegen

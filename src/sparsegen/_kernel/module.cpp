@@ -1,0 +1,100 @@
+// Python's view of the kernel: addresses and sizes in, rows written. The front ends own every check.
+#include <nanobind/nanobind.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <string>
+
+#include "job.hpp"
+#include "threads.hpp"
+
+namespace nb = nanobind;
+
+namespace sparsegen {
+
+extern const Engine engine_plain;
+#if defined(SPARSEGEN_X86)
+extern const Engine engine_avx2, engine_avx512;
+#endif
+
+static std::vector<const Engine*> engines() {
+  std::vector<const Engine*> found{&engine_plain};
+#if defined(SPARSEGEN_X86)
+  __builtin_cpu_init();
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
+    found.push_back(&engine_avx2);
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
+    found.push_back(&engine_avx512);
+#endif
+  return found;
+}
+
+static const Engine* engine = engines().back();
+
+// Below this many entries a second thread costs more than it saves; a chunk is about that large.
+static constexpr int64_t kChunkEntries = 16384;
+
+template <class J>
+static void run(const J& job, void (*work)(const J&, int64_t, int64_t)) {
+  const int64_t rows = job.rows(), entries = rows * job.K;
+  if (entries < kChunkEntries) return work(job, 0, rows);
+  nb::gil_scoped_release released;
+  // Whole groups of 16 rows, so that lanes are full.
+  const int64_t chunk = std::max<int64_t>(1, kChunkEntries / job.K / 16) * 16;
+  const int64_t even = (rows / (4 * job.threads) + 15) / 16 * 16;
+  const int64_t rows_each = job.K * 16 > kChunkEntries ? std::max<int64_t>(1, kChunkEntries / job.K) : std::max(chunk, even);
+  parallel(rows, rows_each, job.threads, [&](int64_t begin, int64_t end) { work(job, begin, end); });
+}
+
+template <class P>
+static P* at(uintptr_t address) {
+  return reinterpret_cast<P*>(address);
+}
+
+static void project(uintptr_t x, uintptr_t p, int storage, int64_t rows, int64_t K, double radius, int threads) {
+  const Strides strides{K, 1, 0};
+  ProjectJob job{{Storage(storage), rows, K, 1, &radius, false, threads}, at<void>(x), strides, at<void>(p), strides,
+                 nullptr, nullptr, nullptr, nullptr};
+  run(job, engine->project);
+}
+
+static void project_strided(uintptr_t x, uintptr_t p, int storage, int64_t outer, int64_t K, int64_t inner,
+                            int64_t x_outer, int64_t x_entry, int64_t x_inner, uintptr_t radius, bool radius_per_row,
+                            uintptr_t mask, uintptr_t mask_row, uintptr_t support, uintptr_t threshold, int threads) {
+  ProjectJob job{{Storage(storage), outer, K, inner, at<double>(radius), radius_per_row, threads},
+                 at<void>(x), {x_outer, x_entry, x_inner}, at<void>(p), {K * inner, inner, 1},
+                 at<uint8_t>(mask), at<int64_t>(mask_row), at<int64_t>(support), at<double>(threshold)};
+  run(job, engine->project);
+}
+
+static void project_vjp(uintptr_t p, uintptr_t v, uintptr_t grad_x, int storage, int64_t outer, int64_t K,
+                        int64_t inner, uintptr_t radius, bool radius_per_row, uintptr_t grad_radius, int threads) {
+  VjpJob job{{Storage(storage), outer, K, inner, at<double>(radius), radius_per_row, threads},
+             at<void>(p), at<void>(v), at<void>(grad_x), {K * inner, inner, 1}, at<double>(grad_radius)};
+  run(job, engine->vjp);
+}
+
+static void use_engine(const std::string& name) {
+  for (const Engine* found : engines())
+    if (name == found->name) {
+      engine = found;
+      return;
+    }
+  throw nb::value_error(("this machine has no engine '" + name + "'").c_str());
+}
+
+NB_MODULE(_core, m) {
+  m.def("project", &project);
+  m.def("project_strided", &project_strided);
+  m.def("project_vjp", &project_vjp);
+  m.def("engines", [] {
+    std::vector<std::string> names;
+    for (const Engine* found : engines()) names.emplace_back(found->name);
+    return names;
+  });
+  m.def("engine", [] { return std::string(engine->name); });
+  m.def("use_engine", &use_engine);
+}
+
+}  // namespace sparsegen

@@ -1,0 +1,178 @@
+// A block of rows: brings each row to the arithmetic type, projects it by lanes or alone, and puts it back.
+#pragma once
+
+#include <memory>
+#include <type_traits>
+
+#include "job.hpp"
+#include "lanes.hpp"
+#include "storage.hpp"
+
+namespace sparsegen::SPARSEGEN_ISA {
+
+inline constexpr int64_t kLaneLimit = 256;  // longest row that shares lanes: see docs/decisions/0003
+inline constexpr int kGroup = 16;           // rows brought in together: a cache line of a transposed float array
+
+// Memory for one thread, O(K). Kept between calls so that small calls do not pay for it.
+template <class T>
+inline const Scratch<T>& scratch_for(int64_t K) {
+  struct Store {
+    std::unique_ptr<T[]> data;
+    std::unique_ptr<int32_t[]> touched;
+    int64_t K = -1;
+    Scratch<T> view;
+  };
+  thread_local Store store;
+  if (store.K >= K) return store.view;
+  const int64_t pad = 2 * kStep<T>, stride = K + pad;
+  const int64_t lanes = std::min(K + kTile<T>, kLaneLimit + kTile<T>) * kWidth<T>;
+  store.data.reset(new T[stride / 4 + pad + stride + lanes + kGroup * stride]);
+  store.touched.reset(new int32_t[K / kStep<T> + 1]);
+  Scratch<T>& s = store.view;
+  s.maxima = store.data.get();
+  s.picked = s.maxima + stride / 4 + pad;
+  s.lanes = s.picked + stride;
+  s.rows = s.lanes + lanes;
+  s.touched = store.touched.get();
+  s.stride = stride;
+  store.K = K;
+  return s;
+}
+
+inline int64_t offset(const Job& job, const Strides& strides, int64_t row) {
+  return row / job.inner * strides.outer + row % job.inner * strides.inner;
+}
+
+// Rows [row, row + n) into `rows`, widened; entry by entry across the rows where they are not contiguous.
+template <class S, class T>
+inline void load_rows(const Job& job, const S* x, const Strides& strides, int64_t row, int n, const Scratch<T>& s) {
+  const S* from[kGroup];
+  for (int i = 0; i < n; ++i) from[i] = x + offset(job, strides, row + i);
+  if (strides.entry == 1) {
+    for (int i = 0; i < n; ++i) widen_row(from[i], job.K, s.rows + i * s.stride);
+    return;
+  }
+  for (int64_t k = 0; k < job.K; ++k)
+    for (int i = 0; i < n; ++i) s.rows[i * s.stride + k] = widen(from[i][k * strides.entry]);
+}
+
+template <bool probability, class S, class T>
+inline void store_rows(const Job& job, S* p, const Strides& strides, int64_t row, int n, const Scratch<T>& s) {
+  S* to[kGroup];
+  for (int i = 0; i < n; ++i) to[i] = p + offset(job, strides, row + i);
+  if (strides.entry == 1) {
+    for (int i = 0; i < n; ++i) narrow_row<probability>(s.rows + i * s.stride, job.K, to[i]);
+    return;
+  }
+  for (int64_t k = 0; k < job.K; ++k)
+    for (int i = 0; i < n; ++i) {
+      if constexpr (probability) narrow_probability(s.rows[i * s.stride + k], to[i][k * strides.entry]);
+      else narrow(s.rows[i * s.stride + k], to[i][k * strides.entry]);
+    }
+}
+
+template <class T>
+inline void hide_masked(const ProjectJob& job, int64_t row, T* x) {
+  const uint8_t* mask = job.mask + (job.mask_row ? job.mask_row[row] : row * job.K);
+  for (int64_t k = 0; k < job.K; ++k) x[k] = mask[k] ? x[k] : -kInf<T>;
+}
+
+// Projects src[i] to dst[i] for i < n. Slots of `s.rows` serve the rows that need project_any.
+template <class T>
+inline void project_group(const T** src, const double* r, int n, int64_t K, T** dst, const Scratch<T>& s,
+                          double* threshold) {
+  unsigned undone = 0;
+  if (K <= kLaneLimit) {
+    for (int i = 0; i < n; i += kWidth<T>)
+      undone |= project_lanes(src + i, r + i, std::min(kWidth<T>, n - i), K, dst + i, s.lanes, threshold + i) << i;
+  } else {
+    for (int i = 0; i < n; ++i)
+      undone |= unsigned(!project_direct(src[i], K, r[i], dst[i], s, threshold[i])) << i;
+  }
+  for (int i = 0; undone >> i; ++i) {
+    if (!(undone >> i & 1)) continue;
+    T* slot = s.rows + i * s.stride;
+    if (src[i] != slot) std::copy_n(src[i], K, slot);
+    project_any(slot, K, r[i], dst[i], s, threshold[i]);
+  }
+}
+
+template <class S>
+inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
+  using T = typename ComputeIn<S>::type;
+  const Scratch<T>& s = scratch_for<T>(job.K);
+  const S* x = static_cast<const S*>(job.x);
+  S* p = static_cast<S*>(job.p);
+  const int64_t K = std::max<int64_t>(job.K, kTile<T>);  // shorter rows are filled up with -inf
+  const bool in_place = std::is_same_v<S, T> && K == job.K;
+  const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
+  for (int64_t row = begin; row < end; row += kGroup) {
+    const int n = int(std::min<int64_t>(kGroup, end - row));
+    const T* src[kGroup];
+    T* dst[kGroup];
+    double r[kGroup], threshold[kGroup];
+    if (!read) load_rows(job, x, job.xs, row, n, s);
+    for (int i = 0; i < n; ++i) {
+      T* slot = s.rows + i * s.stride;
+      if (job.mask) hide_masked(job, row + i, slot);
+      if (K > job.K) std::fill(slot + job.K, slot + K, -kInf<T>);
+      src[i] = read ? reinterpret_cast<const T*>(x + offset(job, job.xs, row + i)) : slot;
+      dst[i] = write ? reinterpret_cast<T*>(p + offset(job, job.ps, row + i)) : slot;
+      r[i] = job.radius_of(row + i);
+    }
+    project_group(src, r, n, K, dst, s, threshold);
+    for (int i = 0; i < n; ++i) {
+      if (job.support) job.support[row + i] = std::count_if(dst[i], dst[i] + job.K, [](T v) { return v > 0; });
+      if (job.threshold) job.threshold[row + i] = threshold[i];
+    }
+    if (!write) store_rows<true>(job, p, job.ps, row, n, s);
+  }
+}
+
+template <class S>
+inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
+  using T = typename ComputeIn<S>::type;
+  const Scratch<T>& s = scratch_for<T>(job.K);
+  const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
+  S* grad = static_cast<S*>(job.grad_x);
+  const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;
+  constexpr int half = kGroup / 2;  // p in the lower slots, v and then the gradient in the upper ones
+  Scratch<T> upper = s;
+  upper.rows += half * s.stride;
+  for (int64_t row = begin; row < end; row += half) {
+    const int n = int(std::min<int64_t>(half, end - row));
+    if (!direct) {
+      load_rows(job, p, job.strides, row, n, s);
+      load_rows(job, v, job.strides, row, n, upper);
+    }
+    for (int i = 0; i < n; ++i) {
+      const int64_t at = offset(job, job.strides, row + i);
+      const T* pi = direct ? reinterpret_cast<const T*>(p + at) : s.rows + i * s.stride;
+      const T* vi = direct ? reinterpret_cast<const T*>(v + at) : upper.rows + i * s.stride;
+      T* gi = direct ? reinterpret_cast<T*>(grad + at) : upper.rows + i * s.stride;
+      const double r = job.radius_of(row + i), along = vjp_row(pi, vi, job.K, r, gi, s.touched);
+      if (job.grad_radius) job.grad_radius[row + i] = r == 0 ? 0 : -along / r;
+    }
+    if (!direct) store_rows<false>(job, grad, job.strides, row, n, upper);
+  }
+}
+
+inline void project(const ProjectJob& job, int64_t begin, int64_t end) {
+  switch (job.storage) {
+    case Storage::float32: return project_rows<float>(job, begin, end);
+    case Storage::float64: return project_rows<double>(job, begin, end);
+    case Storage::float16: return project_rows<Half>(job, begin, end);
+    case Storage::bfloat16: return project_rows<Bfloat>(job, begin, end);
+  }
+}
+
+inline void vjp(const VjpJob& job, int64_t begin, int64_t end) {
+  switch (job.storage) {
+    case Storage::float32: return vjp_rows<float>(job, begin, end);
+    case Storage::float64: return vjp_rows<double>(job, begin, end);
+    case Storage::float16: return vjp_rows<Half>(job, begin, end);
+    case Storage::bfloat16: return vjp_rows<Bfloat>(job, begin, end);
+  }
+}
+
+}  // namespace sparsegen::SPARSEGEN_ISA

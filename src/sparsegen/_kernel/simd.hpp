@@ -1,0 +1,258 @@
+// Vectors of W lanes for the instruction set this translation unit is compiled for.
+//
+// Arithmetic and comparisons use the compilers' vector extension (GCC, Clang); intrinsics stand only where the
+// extension has no word for the instruction (max, movemask, permutations). Each isa_*.cpp compiles this file under a
+// namespace of its own, SPARSEGEN_ISA, so that no two builds of a function share a symbol.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <limits>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
+
+namespace sparsegen::SPARSEGEN_ISA {
+
+#if defined(__AVX512F__)
+inline constexpr int kVectorBytes = 64;
+#elif defined(__AVX2__)
+inline constexpr int kVectorBytes = 32;
+#else
+inline constexpr int kVectorBytes = 16;
+#endif
+
+template <class T>
+struct Lanes;
+
+template <>
+struct Lanes<float> {
+  typedef float V __attribute__((vector_size(kVectorBytes)));
+  typedef int32_t M __attribute__((vector_size(kVectorBytes)));
+  static constexpr int W = kVectorBytes / 4;
+};
+
+template <>
+struct Lanes<double> {
+  typedef double V __attribute__((vector_size(kVectorBytes)));
+  typedef int64_t M __attribute__((vector_size(kVectorBytes)));
+  static constexpr int W = kVectorBytes / 8;
+};
+
+template <class T>
+using Vec = typename Lanes<T>::V;
+template <class T>
+using Mask = typename Lanes<T>::M;  // each lane 0 or -1
+template <class T>
+inline constexpr int kWidth = Lanes<T>::W;
+template <class T>
+inline constexpr T kInf = std::numeric_limits<T>::infinity();
+
+template <class T>
+inline Vec<T> load(const T* x) {
+  Vec<T> v;
+  std::memcpy(&v, x, sizeof v);
+  return v;
+}
+
+template <class T>
+inline void store(T* p, Vec<T> v) {
+  std::memcpy(p, &v, sizeof v);
+}
+
+template <class T>
+inline Vec<T> splat(T value) {
+  return value - Vec<T>{};
+}
+
+// Where an entry of `a` is NaN the result is that of `b`.
+inline Vec<float> vmax(Vec<float> a, Vec<float> b) {
+#if defined(__AVX512F__)
+  return (Vec<float>)_mm512_max_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+  return (Vec<float>)_mm_max_ps((__m128)a, (__m128)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+inline Vec<double> vmax(Vec<double> a, Vec<double> b) {
+#if defined(__AVX512F__)
+  return (Vec<double>)_mm512_max_pd((__m512d)a, (__m512d)b);
+#elif defined(__AVX2__)
+  return (Vec<double>)_mm256_max_pd((__m256d)a, (__m256d)b);
+#elif defined(__SSE2__)
+  return (Vec<double>)_mm_max_pd((__m128d)a, (__m128d)b);
+#else
+  return a > b ? a : b;
+#endif
+}
+
+template <class T>
+inline Vec<T> keep(Mask<T> mask, Vec<T> v) {
+  return (Vec<T>)((Mask<T>)v & mask);
+}
+
+template <class T>
+inline Vec<T> select(Mask<T> mask, Vec<T> yes, Vec<T> no) {
+  return mask ? yes : no;
+}
+
+// One bit per lane. `lane_bits<T>` names the element type; Mask<float> and Mask<double> may coincide in size.
+template <class T>
+inline unsigned lane_bits(Mask<T> mask) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return _mm512_movepi32_mask((__m512i)mask);
+  else return _mm512_movepi64_mask((__m512i)mask);
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 4) return _mm256_movemask_ps((__m256)mask);
+  else return _mm256_movemask_pd((__m256d)mask);
+#elif defined(__SSE2__)
+  if constexpr (sizeof(T) == 4) return _mm_movemask_ps((__m128)mask);
+  else return _mm_movemask_pd((__m128d)mask);
+#else
+  unsigned bits = 0;
+  for (int i = 0; i < kWidth<T>; ++i) bits |= (mask[i] ? 1u : 0u) << i;
+  return bits;
+#endif
+}
+
+template <class T>
+inline T lanes_max(Vec<T> v) {
+  T m = v[0];
+  for (int i = 1; i < kWidth<T>; ++i) m = v[i] > m ? v[i] : m;
+  return m;
+}
+
+// A tree, so that the rounding error grows with log2(W).
+template <class T>
+inline T lanes_sum(Vec<T> v) {
+  T part[kWidth<T>];
+  store(part, v);
+  for (int w = kWidth<T> / 2; w > 0; w /= 2)
+    for (int i = 0; i < w; ++i) part[i] += part[i + w];
+  return part[0];
+}
+
+template <class T>
+inline int64_t lanes_count(Mask<T> v) {
+  int64_t n = 0;
+  for (int i = 0; i < kWidth<T>; ++i) n += v[i];
+  return n;
+}
+
+#if defined(__AVX2__)
+// kPack[bits] moves the chosen ones of eight 32-bit lanes to the front, in order.
+struct PackTable {
+  alignas(32) int32_t row[256][8];
+  constexpr PackTable() : row{} {
+    for (int bits = 0; bits < 256; ++bits) {
+      int n = 0;
+      for (int i = 0; i < 8; ++i)
+        if (bits >> i & 1) row[bits][n++] = i;
+    }
+  }
+};
+inline constexpr PackTable kPack{};
+#endif
+
+// Writes the lanes of `v` whose bit is set to `out`, in order, and returns how many. Writes up to W entries.
+template <class T>
+inline int pack(T* out, Vec<T> v, unsigned bits) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4)
+    _mm512_storeu_ps(out, _mm512_maskz_compress_ps((__mmask16)bits, (__m512)v));
+  else
+    _mm512_storeu_pd(out, _mm512_maskz_compress_pd((__mmask8)bits, (__m512d)v));
+  return __builtin_popcount(bits);
+#elif defined(__AVX2__)
+  unsigned row = bits;
+  if constexpr (sizeof(T) == 8) {  // a 64-bit lane is two 32-bit lanes
+    row = (bits & 1) * 3 | (bits & 2) * 6 | (bits & 4) * 12 | (bits & 8) * 24;
+  }
+  __m256i order = _mm256_load_si256((const __m256i*)kPack.row[row]);
+  _mm256_storeu_si256((__m256i*)out, _mm256_permutevar8x32_epi32((__m256i)v, order));
+  return __builtin_popcount(bits);
+#else
+  int n = 0;
+  for (int i = 0; i < kWidth<T>; ++i) {
+    out[n] = v[i];
+    n += bits >> i & 1;
+  }
+  return n;
+#endif
+}
+
+// Square tiles of kTile rows by kTile columns, for moving between rows and lanes.
+#if defined(__AVX2__)
+template <class T>
+inline constexpr int kTile = 32 / sizeof(T);
+
+template <class T>
+struct Tile;
+
+template <>
+struct Tile<float> {
+  __m256 row[8];
+  void load(int i, const float* x) { row[i] = _mm256_loadu_ps(x); }
+  void store(int i, float* p) const { _mm256_storeu_ps(p, row[i]); }
+  void transpose() {
+    __m256 a[8], b[8];
+    for (int i = 0; i < 4; ++i) {
+      a[2 * i] = _mm256_unpacklo_ps(row[2 * i], row[2 * i + 1]);
+      a[2 * i + 1] = _mm256_unpackhi_ps(row[2 * i], row[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+      b[4 * i] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
+      b[4 * i + 1] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0xEE);
+      b[4 * i + 2] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
+      b[4 * i + 3] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xEE);
+    }
+    for (int i = 0; i < 4; ++i) {
+      row[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
+      row[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
+    }
+  }
+};
+
+template <>
+struct Tile<double> {
+  __m256d row[4];
+  void load(int i, const double* x) { row[i] = _mm256_loadu_pd(x); }
+  void store(int i, double* p) const { _mm256_storeu_pd(p, row[i]); }
+  void transpose() {
+    __m256d a[4];
+    for (int i = 0; i < 2; ++i) {
+      a[2 * i] = _mm256_unpacklo_pd(row[2 * i], row[2 * i + 1]);
+      a[2 * i + 1] = _mm256_unpackhi_pd(row[2 * i], row[2 * i + 1]);
+    }
+    for (int i = 0; i < 2; ++i) {
+      row[i] = _mm256_permute2f128_pd(a[i], a[i + 2], 0x20);
+      row[i + 2] = _mm256_permute2f128_pd(a[i], a[i + 2], 0x31);
+    }
+  }
+};
+#else
+template <class T>
+inline constexpr int kTile = 16 / sizeof(T);
+
+template <class T>
+struct Tile {
+  T row[kTile<T>][kTile<T>];
+  void load(int i, const T* x) { std::memcpy(row[i], x, sizeof row[i]); }
+  void store(int i, T* p) const { std::memcpy(p, row[i], sizeof row[i]); }
+  void transpose() {
+    for (int i = 0; i < kTile<T>; ++i)
+      for (int j = 0; j < i; ++j) {
+        T t = row[i][j];
+        row[i][j] = row[j][i];
+        row[j][i] = t;
+      }
+  }
+};
+#endif
+
+}  // namespace sparsegen::SPARSEGEN_ISA

@@ -1,0 +1,121 @@
+// float16 and bfloat16 are storage: rows are widened to float, computed there, and rounded once on the way out.
+#pragma once
+
+#include "simd.hpp"
+
+namespace sparsegen::SPARSEGEN_ISA {
+
+struct Half {
+  uint16_t bits;
+};
+struct Bfloat {
+  uint16_t bits;
+};
+
+inline uint32_t bits_of(float x) {
+  uint32_t u;
+  std::memcpy(&u, &x, 4);
+  return u;
+}
+
+inline float float_of(uint32_t u) {
+  float x;
+  std::memcpy(&x, &u, 4);
+  return x;
+}
+
+inline float widen(float x) { return x; }
+inline double widen(double x) { return x; }
+inline float widen(Bfloat x) { return float_of(uint32_t(x.bits) << 16); }
+
+inline float widen(Half h) {
+  const uint32_t sign = uint32_t(h.bits & 0x8000) << 16, rest = h.bits & 0x7FFF;
+  if (rest >= 0x7C00) return float_of(sign | 0x7F800000 | (rest & 0x3FF) << 13);
+  // Shifted into place the exponent is short of the float's by 112; one multiplication mends normals and subnormals.
+  return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
+}
+
+inline void narrow(float x, float& out) { out = x; }
+inline void narrow(double x, double& out) { out = x; }
+
+inline void narrow(float x, Bfloat& out) {
+  const uint32_t u = bits_of(x);
+  if (x != x) out.bits = uint16_t(u >> 16 | 0x40);
+  else out.bits = uint16_t((u + 0x7FFF + (u >> 16 & 1)) >> 16);
+}
+
+inline void narrow(float x, Half& out) {
+  const uint32_t u = bits_of(x), sign = u >> 16 & 0x8000, rest = u & 0x7FFFFFFF;
+  if (rest > 0x7F800000) out.bits = uint16_t(sign | 0x7E00);
+  else if (rest >= 0x477FF000) out.bits = uint16_t(sign | 0x7C00);
+  else if (rest < 0x38800000)  // subnormal: adding 0.5 rounds to a multiple of 2^-24
+    out.bits = uint16_t(sign | (bits_of(float_of(rest) + 0.5f) - 0x3F000000));
+  else out.bits = uint16_t(sign | (rest - 0x38000000 + 0xFFF + (rest >> 13 & 1)) >> 13);
+}
+
+// A probability: one that is positive stays positive, so that the support can be read off p.
+template <class S, class T>
+inline void narrow_probability(T x, S& out) {
+  narrow(x, out);
+  if constexpr (sizeof(S) == 2)
+    if (x > 0 && out.bits == 0) out.bits = 1;
+}
+
+template <class S>
+struct ComputeIn {
+  using type = float;
+};
+template <>
+struct ComputeIn<double> {
+  using type = double;
+};
+
+template <class S, class T>
+inline void widen_row(const S* x, int64_t n, T* out) {
+  int64_t i = 0;
+#if defined(__AVX2__)
+  if constexpr (sizeof(S) == 2)
+    for (; i + 8 <= n; i += 8) {
+      const __m128i h = _mm_loadu_si128((const __m128i*)(x + i));
+      if constexpr (std::is_same_v<S, Half>) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(h));
+      else _mm256_storeu_si256((__m256i*)(out + i), _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+    }
+#endif
+  for (; i < n; ++i) out[i] = widen(x[i]);
+}
+
+#if defined(__AVX2__)
+inline __m128i narrow8(__m256 v, Half) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
+inline __m128i narrow8(__m256 v, Bfloat) {
+  const __m256i u = (__m256i)v, odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+  const __m256i up = _mm256_srli_epi32(_mm256_add_epi32(_mm256_add_epi32(u, _mm256_set1_epi32(0x7FFF)), odd), 16);
+  const __m256i nan = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
+  const __m256i r = _mm256_blendv_epi8(up, nan, (__m256i)_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
+  return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
+}
+#endif
+
+// Narrows a row of probabilities, or (`probability` false) of gradients.
+template <bool probability, class S, class T>
+inline void narrow_row(const T* x, int64_t n, S* out) {
+  int64_t i = 0;
+#if defined(__AVX2__)
+  if constexpr (sizeof(S) == 2)
+    for (; i + 8 <= n; i += 8) {
+      const __m256 v = _mm256_loadu_ps(x + i);
+      __m128i h = narrow8(v, S{});
+      if constexpr (probability) {
+        const __m256i on = (__m256i)_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GT_OQ);
+        const __m128i on16 = _mm_packs_epi32(_mm256_castsi256_si128(on), _mm256_extracti128_si256(on, 1));
+        h = _mm_max_epu16(h, _mm_srli_epi16(on16, 15));
+      }
+      _mm_storeu_si128((__m128i*)(out + i), h);
+    }
+#endif
+  for (; i < n; ++i) {
+    if constexpr (probability) narrow_probability(x[i], out[i]);
+    else narrow(x[i], out[i]);
+  }
+}
+
+}  // namespace sparsegen::SPARSEGEN_ISA
