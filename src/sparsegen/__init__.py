@@ -1,0 +1,48 @@
+"""Probability maps with a dial: "On Controllable Sparse Alternatives to Softmax" (Laha et al., NeurIPS 2018), exact.
+
+>>> import sparsegen as sg
+>>> sg.sparsegen_lin([0.5, 0.25, 0.0], lam=0.5)
+array([0.75, 0.25, 0.  ])
+
+The same names for PyTorch, with gradients, are in :mod:`sparsegen.torch`.
+"""
+
+from sparsegen._functions import (
+    hardmax,
+    project,
+    softmax,
+    sparsecone,
+    sparsegen,
+    sparsegen_exp,
+    sparsegen_lin,
+    sparsegen_log,
+    sparsegen_sq,
+    sparsehourglass,
+    sparsemax,
+    spherical_softmax,
+    sum_normalization,
+    sum_normalization_plus,
+)
+from sparsegen._numpy import Info, get_num_threads, set_num_threads
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "Info",
+    "get_num_threads",
+    "hardmax",
+    "project",
+    "set_num_threads",
+    "softmax",
+    "sparsecone",
+    "sparsegen",
+    "sparsegen_exp",
+    "sparsegen_lin",
+    "sparsegen_log",
+    "sparsegen_sq",
+    "sparsehourglass",
+    "sparsemax",
+    "spherical_softmax",
+    "sum_normalization",
+    "sum_normalization_plus",
+]

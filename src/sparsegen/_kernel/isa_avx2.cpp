@@ -2,5 +2,5 @@
 #include "rows.hpp"
 
 namespace sparsegen {
-extern const Engine engine_avx2{"avx2", avx2::project, avx2::vjp};
+extern const Engine engine_avx2{"avx2", avx2::project, avx2::vjp, avx2::means};
 }  // namespace sparsegen

@@ -2,5 +2,5 @@
 #include "rows.hpp"
 
 namespace sparsegen {
-extern const Engine engine_avx512{"avx512", avx512::project, avx512::vjp};
+extern const Engine engine_avx512{"avx512", avx512::project, avx512::vjp, avx512::means};
 }  // namespace sparsegen

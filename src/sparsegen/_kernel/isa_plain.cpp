@@ -2,5 +2,5 @@
 #include "rows.hpp"
 
 namespace sparsegen {
-extern const Engine engine_plain{"plain", plain::project, plain::vjp};
+extern const Engine engine_plain{"plain", plain::project, plain::vjp, plain::means};
 }  // namespace sparsegen

@@ -41,11 +41,20 @@ struct VjpJob : Job {
   double* grad_radius;  // may be null
 };
 
+// Mean and number of the entries of each row that may be chosen.
+struct MeanJob : Job {
+  const void* x;
+  Strides xs;
+  const uint8_t* mask;
+  const int64_t* mask_row;
+  double *mean, *count;
+};
+
 struct Engine {
   const char* name;
   void (*project)(const ProjectJob&, int64_t begin, int64_t end);
   void (*vjp)(const VjpJob&, int64_t begin, int64_t end);
-
+  void (*means)(const MeanJob&, int64_t begin, int64_t end);
 };
 
 }  // namespace sparsegen

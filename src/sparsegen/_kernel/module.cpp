@@ -75,6 +75,14 @@ static void project_vjp(uintptr_t p, uintptr_t v, uintptr_t grad_x, int storage,
   run(job, engine->vjp);
 }
 
+static void row_means(uintptr_t x, int storage, int64_t outer, int64_t K, int64_t inner, int64_t x_outer,
+                      int64_t x_entry, int64_t x_inner, uintptr_t mask, uintptr_t mask_row, uintptr_t mean,
+                      uintptr_t count, int threads) {
+  MeanJob job{{Storage(storage), outer, K, inner, nullptr, false, threads}, at<void>(x), {x_outer, x_entry, x_inner},
+              at<uint8_t>(mask), at<int64_t>(mask_row), at<double>(mean), at<double>(count)};
+  run(job, engine->means);
+}
+
 static void use_engine(const std::string& name) {
   for (const Engine* found : engines())
     if (name == found->name) {
@@ -88,6 +96,7 @@ NB_MODULE(_core, m) {
   m.def("project", &project);
   m.def("project_strided", &project_strided);
   m.def("project_vjp", &project_vjp);
+  m.def("row_means", &row_means);
   m.def("engines", [] {
     std::vector<std::string> names;
     for (const Engine* found : engines()) names.emplace_back(found->name);

@@ -71,8 +71,8 @@ inline void store_rows(const Job& job, S* p, const Strides& strides, int64_t row
     }
 }
 
-template <class T>
-inline void hide_masked(const ProjectJob& job, int64_t row, T* x) {
+template <class J, class T>
+inline void hide_masked(const J& job, int64_t row, T* x) {
   const uint8_t* mask = job.mask + (job.mask_row ? job.mask_row[row] : row * job.K);
   for (int64_t k = 0; k < job.K; ++k) x[k] = mask[k] ? x[k] : -kInf<T>;
 }
@@ -157,6 +157,24 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   }
 }
 
+template <class S>
+inline void mean_rows(const MeanJob& job, int64_t begin, int64_t end) {
+  using T = typename ComputeIn<S>::type;
+  const Scratch<T>& s = scratch_for<T>(job.K);
+  const S* x = static_cast<const S*>(job.x);
+  const bool direct = std::is_same_v<S, T> && job.xs.entry == 1 && !job.mask;
+  for (int64_t row = begin; row < end; row += kGroup) {
+    const int n = int(std::min<int64_t>(kGroup, end - row));
+    if (!direct) load_rows(job, x, job.xs, row, n, s);
+    for (int i = 0; i < n; ++i) {
+      T* slot = s.rows + i * s.stride;
+      if (job.mask) hide_masked(job, row + i, slot);
+      const T* xi = direct ? reinterpret_cast<const T*>(x + offset(job, job.xs, row + i)) : slot;
+      job.mean[row + i] = mean_row(xi, job.K, job.count[row + i]);
+    }
+  }
+}
+
 inline void project(const ProjectJob& job, int64_t begin, int64_t end) {
   switch (job.storage) {
     case Storage::float32: return project_rows<float>(job, begin, end);
@@ -172,6 +190,15 @@ inline void vjp(const VjpJob& job, int64_t begin, int64_t end) {
     case Storage::float64: return vjp_rows<double>(job, begin, end);
     case Storage::float16: return vjp_rows<Half>(job, begin, end);
     case Storage::bfloat16: return vjp_rows<Bfloat>(job, begin, end);
+  }
+}
+
+inline void means(const MeanJob& job, int64_t begin, int64_t end) {
+  switch (job.storage) {
+    case Storage::float32: return mean_rows<float>(job, begin, end);
+    case Storage::float64: return mean_rows<double>(job, begin, end);
+    case Storage::float16: return mean_rows<Half>(job, begin, end);
+    case Storage::bfloat16: return mean_rows<Bfloat>(job, begin, end);
   }
 }
 

@@ -266,6 +266,31 @@ inline void project_any(T* x, int64_t K, double r, T* p, const Scratch<T>& s, do
   threshold = double(top) + std::ldexp(shifted, -power);
 }
 
+// Mean over the entries that are not -inf, and their number. NaN and +inf come through.
+template <class T>
+inline double mean_row(const T* x, int64_t K, double& count) {
+  constexpr int lanes = 16;
+  double sum[lanes] = {}, n[lanes] = {};
+  int64_t i = 0;
+  for (; i + lanes <= K; i += lanes)
+    for (int j = 0; j < lanes; ++j) {
+      sum[j] += x[i + j] == -kInf<T> ? 0.0 : double(x[i + j]);
+      n[j] += x[i + j] == -kInf<T> ? 0.0 : 1.0;
+    }
+  for (; i < K; ++i) {
+    sum[0] += x[i] == -kInf<T> ? 0.0 : double(x[i]);
+    n[0] += x[i] == -kInf<T> ? 0.0 : 1.0;
+  }
+  for (int w = lanes / 2; w > 0; w /= 2)
+    for (int j = 0; j < w; ++j) sum[j] += sum[j + w], n[j] += n[j + w];
+  count = n[0];
+  if (count == 0) return 0;
+  if (std::isfinite(sum[0])) return sum[0] / count;
+  double mean = 0;  // the sum overflowed, or an entry is not finite
+  for (i = 0; i < K; ++i) mean += x[i] == -kInf<T> ? 0.0 : double(x[i]) / count;
+  return mean;
+}
+
 // grad_x = s o (v - mean_S v) / r  and  w.p  with w = s o (v - mean_S v), s = [p > 0]; reads v on the support only.
 template <class T>
 inline double vjp_row(const T* p, const T* v, int64_t K, double r, T* g, int32_t* touched) {

@@ -1,0 +1,88 @@
+"""Argument checks and every error message, in one grammar: "sparsegen: NAME must be CONDITION, got VALUE."
+
+Front ends check once, at the border; below it types and shapes are trusted. Nothing here imports a framework: values
+are looked at through the few attributes NumPy arrays and torch tensors share.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, NoReturn, TypeVar
+
+_Error = TypeVar("_Error", bound=Exception)
+
+
+def fail(error: type[_Error], name: str, condition: str, value: object) -> NoReturn:
+    """Raise `error` in the house grammar.
+
+    >>> fail(ValueError, "lam", "a number below 1", 1.5)
+    Traceback (most recent call last):
+        ...
+    ValueError: sparsegen: lam must be a number below 1, got 1.5.
+    """
+    raise error(f"sparsegen: {name} must be {condition}, got {value}.")
+
+
+def axis_index(name: str, value: object, shape: Sequence[int]) -> int:
+    """Return the non-negative index of axis `value` of an array of `shape`."""
+    ndim = len(shape)
+    if ndim == 0:
+        fail(ValueError, "scores", "an array with at least one axis", "a single number")
+    if not isinstance(value, int) and not hasattr(value, "__index__"):
+        fail(TypeError, name, "an integer", repr(value))
+    index = int(value)  # type: ignore[call-overload]
+    if not -ndim <= index < ndim:
+        fail(ValueError, name, f"between {-ndim} and {ndim - 1} for scores of shape {tuple(shape)}", index)
+    return index % ndim
+
+
+def broadcasts(name: str, shape: Sequence[int], target: Sequence[int], meaning: str) -> None:
+    """Refuse a `shape` that does not broadcast to `target`, described to the reader as `meaning`."""
+    short = len(shape) <= len(target)
+    if short and all(a in (1, b) for a, b in zip(reversed(shape), reversed(target))):
+        return
+    fail(ValueError, f"the shape of {name}", f"broadcastable to {tuple(target)}, {meaning}", tuple(shape))
+
+
+CONTROL_SHAPE = "the scores' shape without the class axis"
+MASK_SHAPE = "the scores' shape"
+
+# What each control may be: the condition as text and as a test on a number (NaN fails every one of them).
+CONDITIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "radius": ("a number at least 0", lambda value: value >= 0),
+    "lam": ("a number below 1", lambda value: value < 1),
+    "q": ("a number at least 0", lambda value: value >= 0),
+    "temperature": ("a positive number", lambda value: value > 0),
+}
+
+
+def control_number(name: str, value: object) -> float:
+    """Return a control given as one number, or refuse it."""
+    condition, holds = CONDITIONS[name]
+    if isinstance(value, (str, bytes, complex)) or not hasattr(type(value), "__float__"):
+        fail(TypeError, name, condition, repr(value))
+    number = float(value)  # type: ignore[arg-type]
+    if math.isnan(number) or not holds(number):
+        fail(ValueError, name, condition, number)
+    return number
+
+
+def transform_name(value: object, known: Sequence[str]) -> None:
+    """Refuse a transform that is neither a known name nor callable."""
+    if isinstance(value, str) and value in known:
+        return
+    names = ", ".join(repr(name) for name in known)
+    fail(ValueError, "transform", f"one of {names}, or a callable", repr(value))
+
+
+def transform_shape(got: Sequence[int], expected: Sequence[int]) -> None:
+    """Refuse what a caller's own transform returned when its shape is not that of the scores."""
+    if tuple(got) != tuple(expected):
+        fail(ValueError, "the result of transform", f"of the scores' shape {tuple(expected)}", f"shape {tuple(got)}")
+
+
+def outside_domain(name: str, condition: str, row: Sequence[int], value: object) -> NoReturn:
+    """Refuse the first row on which a map is not defined."""
+    where = "the scores" if len(row) == 0 else f"scores row {tuple(int(i) for i in row)}"
+    fail(ValueError, f"{where} of {name}", condition, value)

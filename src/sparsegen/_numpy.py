@@ -1,0 +1,342 @@
+"""NumPy front end: every map of the table on arrays, along any axis.
+
+Data flows one way: scores -> check -> transform and radius -> rows -> kernel -> shape back.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from sparsegen import _checks, _core
+from sparsegen._maps import DEFAULTS, HIDDEN, MAPS, TRANSFORMS, Map, Points, sparsegen_radius
+
+STORAGE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.float16): 2}
+
+
+class Info(NamedTuple):
+    """What a projection found, one entry a row."""
+
+    support_size: np.ndarray
+    """Number of entries with positive probability."""
+    threshold: np.ndarray
+    """The tau of the map's equation: entries whose transformed score exceeds it are the support."""
+
+
+_threads: int | None = None
+
+
+def get_num_threads() -> int:
+    """Number of threads the NumPy front end uses for large arrays."""
+    if _threads is not None:
+        return _threads
+    asked = os.environ.get("SPARSEGEN_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "")
+    if asked.isdigit() and int(asked) > 0:
+        return int(asked)
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def set_num_threads(n: int) -> None:
+    """Set the number of threads for large arrays. Results do not depend on it.
+
+    >>> import sparsegen as sg
+    >>> sg.set_num_threads(2)
+    >>> sg.get_num_threads()
+    2
+    """
+    global _threads
+    if not isinstance(n, (int, np.integer)) or n < 1:
+        _checks.fail(ValueError, "n", "a positive integer", repr(n))
+    _threads = int(n)
+
+
+def _scores(scores: Any, name: str = "scores") -> np.ndarray:
+    """The caller's scores as a float array in native byte order; the caller's own array where possible."""
+    z = np.asarray(scores)
+    if z.dtype.kind in "biu":
+        z = z.astype(np.float64)
+    elif z.dtype.newbyteorder("=") in STORAGE:
+        z = z.astype(z.dtype.newbyteorder("="), copy=False)
+    else:
+        _checks.fail(TypeError, name, "float16, float32, float64, integers or booleans", f"dtype {z.dtype}")
+    return z
+
+
+def _mask(mask: Any, shape: Sequence[int]) -> np.ndarray | None:
+    if mask is None:
+        return None
+    m = np.asarray(mask)
+    if m.dtype != np.bool_:
+        _checks.fail(TypeError, "mask", "boolean (True = may be chosen)", f"dtype {m.dtype}")
+    _checks.broadcasts("mask", m.shape, shape, _checks.MASK_SHAPE)
+    return m
+
+
+def _control(name: str, value: Any, lead: tuple[int, ...]) -> np.ndarray:
+    """A control as float64, a single number or broadcastable to the rows."""
+    if np.ndim(value) == 0 and not isinstance(value, np.ndarray):
+        return np.float64(_checks.control_number(name, value))
+    c = np.asarray(value)
+    condition, holds = _checks.CONDITIONS[name]
+    if c.dtype.kind not in "biuf":
+        _checks.fail(TypeError, name, condition, f"dtype {c.dtype}")
+    c = c.astype(np.float64)
+    _checks.broadcasts(name, c.shape, lead, _checks.CONTROL_SHAPE)
+    wrong = ~holds(c)
+    if wrong.any():
+        _checks.fail(ValueError, name, condition, c[wrong].flat[0])
+    return c
+
+
+class _Layout(NamedTuple):
+    """An array seen as (outer, K, inner), strides counted in entries."""
+
+    outer: int
+    n: int
+    inner: int
+    strides: tuple[int, int, int]
+
+
+def _one_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
+    """The stride that walks through all axes in order, or None if there is no single one."""
+    axes = [(n, s) for n, s in zip(shape, strides) if n != 1]
+    for (_, outer), (n, inner) in zip(axes, axes[1:]):
+        if outer != n * inner:
+            return None
+    return axes[-1][1] if axes else 0
+
+
+def _layout(x: np.ndarray, axis: int) -> tuple[np.ndarray, _Layout]:
+    """`x`, copied only if its strides cannot be walked, and how to walk it."""
+    shape = x.shape
+    before = int(np.prod(shape[:axis], dtype=np.int64))
+    after = int(np.prod(shape[axis + 1 :], dtype=np.int64))
+    if x.flags.aligned and all(s % x.itemsize == 0 for s in x.strides):
+        steps = [s // x.itemsize for s in x.strides]
+        outer, inner = _one_stride(shape[:axis], steps[:axis]), _one_stride(shape[axis + 1 :], steps[axis + 1 :])
+        if outer is not None and inner is not None:
+            return x, _Layout(before, shape[axis], after, (outer, steps[axis], inner))
+    x = np.ascontiguousarray(x)
+    return x, _Layout(before, shape[axis], after, (shape[axis] * after, after, 1))
+
+
+def _address(array: np.ndarray | None) -> int:
+    return 0 if array is None else int(array.__array_interface__["data"][0])
+
+
+def _mask_rows(mask: np.ndarray | None, shape: tuple[int, ...], axis: int) -> tuple[np.ndarray | None, ...]:
+    """A mask as rows along the class axis and, where rows share it, the offset of each row's mask."""
+    if mask is None:
+        return None, None
+    full = mask.reshape((1,) * (len(shape) - mask.ndim) + mask.shape)
+    rows = np.moveaxis(full, axis, -1)
+    rows = np.ascontiguousarray(np.broadcast_to(rows, (*rows.shape[:-1], shape[axis])))
+    lead = shape[:axis] + shape[axis + 1 :]
+    if rows.shape[:-1] == lead:
+        return rows, None
+    index = np.arange(rows[..., 0].size, dtype=np.int64).reshape(rows.shape[:-1]) * shape[axis]
+    return rows, np.ascontiguousarray(np.broadcast_to(index, lead))
+
+
+def _project(
+    x: np.ndarray, radius: Any, axis: int, mask: np.ndarray | None, info: bool, out: np.ndarray | None = None
+) -> tuple[np.ndarray, np.ndarray | None, np.ndarray | None]:
+    """Kernel call: probabilities, and support size and threshold if asked. `out` may be `x`."""
+    lead = x.shape[:axis] + x.shape[axis + 1 :]
+    p = np.empty(x.shape, x.dtype) if out is None else out
+    support = np.zeros(lead, np.int64) if info else None
+    threshold = np.full(lead, np.nan) if info else None
+    if x.size == 0:
+        return p, support, threshold
+    x, layout = _layout(x, axis)
+    one = np.ndim(radius) == 0
+    radius = np.ascontiguousarray(radius if one else np.broadcast_to(radius, lead), np.float64)
+    rows, offsets = _mask_rows(mask, x.shape, axis)
+    _core.project_strided(
+        _address(x), _address(p), STORAGE[x.dtype], layout.outer, layout.n, layout.inner, *layout.strides,
+        _address(radius), not one, _address(rows), _address(offsets), _address(support), _address(threshold),
+        get_num_threads(),
+    )  # fmt: skip
+    return p, support, threshold
+
+
+def _means(z: np.ndarray, axis: int, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
+    """Mean and number of each row's entries that may be chosen."""
+    lead = z.shape[:axis] + z.shape[axis + 1 :]
+    mean, count = np.zeros(lead), np.zeros(lead)
+    if z.size:
+        z, layout = _layout(z, axis)
+        rows, offsets = _mask_rows(mask, z.shape, axis)
+        _core.row_means(
+            _address(z), STORAGE[z.dtype], layout.outer, layout.n, layout.inner, *layout.strides, _address(rows),
+            _address(offsets), _address(mean), _address(count), get_num_threads(),
+        )  # fmt: skip
+    return mean, count
+
+
+def _first(rows: np.ndarray) -> tuple[int, ...]:
+    return tuple(int(i) for i in np.argwhere(rows)[0])
+
+
+def _hide(z: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
+    return z if mask is None else np.where(mask, z, z.dtype.type(HIDDEN))
+
+
+def _top(z: np.ndarray, axis: int) -> np.ndarray:
+    """Largest entry of each row, float64; 0 where nothing may be chosen."""
+    top = np.max(z, axis=axis, keepdims=True, initial=HIDDEN).astype(np.float64)
+    return np.where(top == HIDDEN, 0.0, top)
+
+
+def _wide(z: np.ndarray) -> np.ndarray:
+    return z.astype(np.float32) if z.dtype == np.float16 else z
+
+
+def _check_each(m: Map, z: np.ndarray, hidden: np.ndarray, axis: int) -> None:
+    """Refuse scores on which the map is not defined, naming the first."""
+    if m.outside is None:
+        return
+    wrong = m.outside(z) & ~hidden
+    if wrong.any():
+        at = _first(wrong)
+        _checks.outside_domain(m.name, m.each, at[:axis] + at[axis + 1 :], z[at])
+
+
+def _points(m: Map, z: np.ndarray, axis: int) -> Points:
+    """g(z) with hidden entries as -inf, in an array of its own."""
+    g, hidden = TRANSFORMS[m.transform], z == HIDDEN
+    _check_each(m, z, hidden, axis)
+    safe = np.where(hidden, z.dtype.type(1), z)
+    top = _top(np.where(hidden, z, g.top_of(safe)), axis) if g.top_of else np.float64(0)
+    with np.errstate(all="ignore"):
+        unit_points = g.points(np, safe, top)
+        x = np.asarray(unit_points.x, z.dtype)
+    x[hidden] = HIDDEN
+    return Points(x, unit_points.unit, unit_points.origin)
+
+
+def _own_points(transform: Callable[[np.ndarray], Any], z: np.ndarray, axis: int) -> Points:
+    """A caller's own transform; it sees the row's maximum where an entry is hidden."""
+    hidden = z == HIDDEN
+    given = np.where(hidden, _top(z, axis).astype(z.dtype), z)
+    x = np.array(transform(given))
+    _checks.transform_shape(x.shape, z.shape)
+    x = x.astype(z.dtype)
+    x[hidden] = HIDDEN
+    return Points(x)
+
+
+def _lead(value: Any, axis: int) -> Any:
+    return np.squeeze(value, axis) if np.ndim(value) else value
+
+
+def _finish(p: np.ndarray, dtype: np.dtype, info: tuple[Any, Any] | None) -> Any:
+    p = p.astype(dtype, copy=False)
+    return p if info is None else (p, Info(*info))
+
+
+def _run(
+    z: np.ndarray, radius: Any, axis: int, mask: np.ndarray | None, info: bool,
+    points: Callable[[np.ndarray], Points] | None,
+) -> Any:  # fmt: skip
+    """Project `z`, or the points made of it, onto `radius`."""
+    if points is None:
+        p, size, tau = _project(z, radius, axis, mask, info)
+        return _finish(p, z.dtype, (size, tau) if info else None)
+    made = points(_hide(_wide(z), mask))
+    with np.errstate(all="ignore"):
+        unit = _lead(made.unit, axis)
+        p, size, tau = _project(made.x, radius * unit, axis, None, info, out=made.x)
+        if info:
+            tau = _lead(made.origin, axis) + tau / unit
+    return _finish(p, z.dtype, (size, tau) if info else None)
+
+
+def _radius(m: Map, z: np.ndarray, controls: dict[str, np.ndarray], axis: int, mask: np.ndarray | None) -> Any:
+    if not callable(m.radius):
+        return m.radius
+    if not m.of_mean:
+        return m.radius(np, **controls)
+    mean, count = _means(z, axis, mask)
+    with np.errstate(all="ignore"):
+        r = np.where(count > 0, m.radius(np, mean, count, **controls), 1.0)
+    if m.domain:
+        wrong = r <= 0
+        if wrong.any():
+            at = _first(wrong)
+            q = np.broadcast_to(controls["q"], wrong.shape)[at]
+            _checks.outside_domain(m.name, f"of a sum above -K q = {-count[at] * q}", at, mean[at] * count[at])
+    return r
+
+
+def _normalize(m: Map, z: np.ndarray, temperature: Any, axis: int, mask: np.ndarray | None, info: bool) -> Any:
+    """Maps whose threshold is 0: weights over their sum."""
+    dtype = z.dtype
+    z = _hide(_wide(z), mask)
+    hidden = z == HIDDEN
+    _check_each(m, z, hidden, axis)
+    if np.ndim(temperature):
+        temperature = np.expand_dims(np.broadcast_to(temperature, z.shape[:axis] + z.shape[axis + 1 :]), axis)
+    with np.errstate(all="ignore"):
+        w = _weights(m.transform, z, hidden, temperature, axis)
+        total = w.sum(axis=axis, keepdims=True, dtype=np.float64)
+    wrong = _lead((total == 0) & ~hidden.all(axis=axis, keepdims=True), axis)
+    if z.shape[axis] and wrong.any():
+        _checks.outside_domain(m.name, "not all 0", _first(np.asarray(wrong)), "zeros")
+    p = w / np.where(total == 0, 1.0, total).astype(w.dtype)
+    if not info:
+        return _finish(p, dtype, None)
+    size = np.count_nonzero(p > 0, axis=axis)
+    return _finish(p, dtype, (np.asarray(size, np.int64), np.zeros(np.shape(size))))
+
+
+def _weights(transform: str, z: np.ndarray, hidden: np.ndarray, temperature: Any, axis: int) -> np.ndarray:
+    """g(z) >= 0 over its largest value; 0 where hidden."""
+    g = TRANSFORMS[transform].top_of or (lambda v: v)
+    size = np.where(hidden, z, g(np.where(hidden, z.dtype.type(0), z)))
+    top = _top(size, axis).astype(z.dtype)
+    if transform == "exp":
+        w = np.exp((size - top) / np.asarray(temperature, z.dtype))
+    else:
+        w = np.where(hidden, size.dtype.type(0), size) / np.where(top > 0, top, size.dtype.type(1))
+        w = w * w if transform == "sq" else w
+    return np.where(hidden, w.dtype.type(0), w)
+
+
+def apply(name: str, scores: Any, controls: dict[str, Any], axis: int, mask: Any, return_info: bool) -> Any:
+    """Apply the map called `name` in the table."""
+    m = MAPS[name]
+    z = _scores(scores)
+    axis = _checks.axis_index("axis", axis, z.shape)
+    mask = _mask(mask, z.shape)
+    lead = z.shape[:axis] + z.shape[axis + 1 :]
+    checked = {key: _control(key, value, lead) for key, value in {**m.fixed, **controls}.items()}
+    if m.radius is None:
+        return _normalize(m, z, checked.get("temperature", DEFAULTS["temperature"]), axis, mask, return_info)
+    radius = _radius(m, z, checked, axis, mask)
+    points = None if m.transform == "lin" else lambda hidden: _points(m, hidden, axis)
+    return _run(z, radius, axis, mask, return_info, points)
+
+
+def apply_project(points: Any, radius: Any, axis: int, mask: Any, return_info: bool) -> Any:
+    """Apply the primitive itself."""
+    z = _scores(points, "points")
+    axis = _checks.axis_index("axis", axis, z.shape)
+    r = _control("radius", radius, z.shape[:axis] + z.shape[axis + 1 :])
+    return _run(z, r, axis, _mask(mask, z.shape), return_info, None)
+
+
+def apply_sparsegen(scores: Any, lam: Any, transform: Any, axis: int, mask: Any, return_info: bool) -> Any:
+    """Apply sparsegen with a named transform or the caller's own."""
+    if not callable(transform):
+        _checks.transform_name(transform, tuple(TRANSFORMS))
+        return apply(f"sparsegen_{transform}", scores, {"lam": lam}, axis, mask, return_info)
+    z = _scores(scores)
+    axis = _checks.axis_index("axis", axis, z.shape)
+    r = sparsegen_radius(np, _control("lam", lam, z.shape[:axis] + z.shape[axis + 1 :]))
+    return _run(z, r, axis, _mask(mask, z.shape), return_info, lambda hidden: _own_points(transform, hidden, axis))
