@@ -2,11 +2,11 @@ r"""The table of maps. A map is a transform and a radius; one primitive does the
 
 .. math:: \mathrm{project}(x, r) = [x - \tau]_+ / r, \qquad \tau \text{ such that the result sums to 1}
 
-Each row of ``MAPS`` says what ``x`` and ``r`` are for a map of the paper. The functions below are written with operators
-and the few functions NumPy and torch share (argument ``xp``), so each equation stands once. Tests, documentation and
+Each row of ``MAPS`` says what ``x`` and ``r`` are for a map of the paper. The functions below are written with plain
+operators and the few functions NumPy and torch share (argument ``xp``), so each equation stands once. Tests and
 front ends read this table: a new map is a new row.
 
-Projection does not change when a constant is added to ``x``, nor when ``x`` and ``r`` are multiplied by the same number.
+Projection does not change when a constant is added to ``x``, nor when ``x`` and ``r`` are scaled by the same number.
 Transforms use that freedom to stay finite: they return points and the ``unit`` they measured them in.
 """
 
@@ -41,27 +41,27 @@ class Transform:
 
     name: str
     equation: str
-    points: Callable[[Any, Array, Array], Points]  # (xp, scores, row maximum) -> Points
+    points: Callable[[Any, Array, Array, Array], Points]  # (xp, scores, row maximum, the same in float64) -> Points
     top_of: Callable[[Array], Array] | None = None  # what the row maximum is taken of; None: no maximum is needed
 
 
-def _lin(xp: Any, z: Array, top: Array) -> Points:
+def _lin(xp: Any, z: Array, top: Array, wide: Array) -> Points:
     return Points(z)
 
 
-def _exp(xp: Any, z: Array, top: Array) -> Points:
+def _exp(xp: Any, z: Array, top: Array, wide: Array) -> Points:
     # e^z = e^top + e^top expm1(z - top): no overflow, and ties stay ties.
-    return Points(xp.expm1(z - top), xp.exp(-top), xp.exp(top))
+    return Points(xp.expm1(z - top), xp.exp(-wide), xp.exp(wide))
 
 
-def _sq(xp: Any, z: Array, top: Array) -> Points:
+def _sq(xp: Any, z: Array, top: Array, wide: Array) -> Points:
     # z^2 = b^2 + (a - b)(a + b) with a = |z|, b = max |z|, measured in units of b^2.
-    b = xp.where(top > 0, top, xp.ones_like(top))
-    a = abs(z)
-    return Points(((a - b) / b) * (a / b + 1), 1 / b / b, b * b)
+    a, b = abs(z), xp.where(top > 0, top, xp.ones_like(top))
+    wide = xp.where(wide > 0, wide, xp.ones_like(wide))
+    return Points(((a - b) / b) * (a / b + 1), 1 / wide / wide, wide * wide)
 
 
-def _log(xp: Any, z: Array, top: Array) -> Points:
+def _log(xp: Any, z: Array, top: Array, wide: Array) -> Points:
     return Points(xp.log(z))
 
 

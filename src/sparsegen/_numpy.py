@@ -13,6 +13,7 @@ import numpy as np
 
 from sparsegen import _checks, _core
 from sparsegen._maps import DEFAULTS, HIDDEN, MAPS, TRANSFORMS, Map, Points, sparsegen_radius
+from sparsegen._rows import Layout, contiguous, layout
 
 STORAGE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.float16): 2}
 
@@ -93,36 +94,13 @@ def _control(name: str, value: Any, lead: tuple[int, ...]) -> np.ndarray:
     return c
 
 
-class _Layout(NamedTuple):
-    """An array seen as (outer, K, inner), strides counted in entries."""
-
-    outer: int
-    n: int
-    inner: int
-    strides: tuple[int, int, int]
-
-
-def _one_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
-    """The stride that walks through all axes in order, or None if there is no single one."""
-    axes = [(n, s) for n, s in zip(shape, strides) if n != 1]
-    for (_, outer), (n, inner) in zip(axes, axes[1:]):
-        if outer != n * inner:
-            return None
-    return axes[-1][1] if axes else 0
-
-
-def _layout(x: np.ndarray, axis: int) -> tuple[np.ndarray, _Layout]:
+def _layout(x: np.ndarray, axis: int) -> tuple[np.ndarray, Layout]:
     """`x`, copied only if its strides cannot be walked, and how to walk it."""
-    shape = x.shape
-    before = int(np.prod(shape[:axis], dtype=np.int64))
-    after = int(np.prod(shape[axis + 1 :], dtype=np.int64))
     if x.flags.aligned and all(s % x.itemsize == 0 for s in x.strides):
-        steps = [s // x.itemsize for s in x.strides]
-        outer, inner = _one_stride(shape[:axis], steps[:axis]), _one_stride(shape[axis + 1 :], steps[axis + 1 :])
-        if outer is not None and inner is not None:
-            return x, _Layout(before, shape[axis], after, (outer, steps[axis], inner))
-    x = np.ascontiguousarray(x)
-    return x, _Layout(before, shape[axis], after, (shape[axis] * after, after, 1))
+        walk = layout(x.shape, [s // x.itemsize for s in x.strides], axis)
+        if walk is not None:
+            return x, walk
+    return np.ascontiguousarray(x), contiguous(x.shape, axis)
 
 
 def _address(array: np.ndarray | None) -> int:
@@ -153,12 +131,12 @@ def _project(
     threshold = np.full(lead, np.nan) if info else None
     if x.size == 0:
         return p, support, threshold
-    x, layout = _layout(x, axis)
+    x, walk = _layout(x, axis)
     one = np.ndim(radius) == 0
     radius = np.ascontiguousarray(radius if one else np.broadcast_to(radius, lead), np.float64)
     rows, offsets = _mask_rows(mask, x.shape, axis)
     _core.project_strided(
-        _address(x), _address(p), STORAGE[x.dtype], layout.outer, layout.n, layout.inner, *layout.strides,
+        _address(x), _address(p), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides,
         _address(radius), not one, _address(rows), _address(offsets), _address(support), _address(threshold),
         get_num_threads(),
     )  # fmt: skip
@@ -170,10 +148,10 @@ def _means(z: np.ndarray, axis: int, mask: np.ndarray | None) -> tuple[np.ndarra
     lead = z.shape[:axis] + z.shape[axis + 1 :]
     mean, count = np.zeros(lead), np.zeros(lead)
     if z.size:
-        z, layout = _layout(z, axis)
+        z, walk = _layout(z, axis)
         rows, offsets = _mask_rows(mask, z.shape, axis)
         _core.row_means(
-            _address(z), STORAGE[z.dtype], layout.outer, layout.n, layout.inner, *layout.strides, _address(rows),
+            _address(z), STORAGE[z.dtype], walk.outer, walk.n, walk.inner, *walk.strides, _address(rows),
             _address(offsets), _address(mean), _address(count), get_num_threads(),
         )  # fmt: skip
     return mean, count
@@ -188,9 +166,9 @@ def _hide(z: np.ndarray, mask: np.ndarray | None) -> np.ndarray:
 
 
 def _top(z: np.ndarray, axis: int) -> np.ndarray:
-    """Largest entry of each row, float64; 0 where nothing may be chosen."""
-    top = np.max(z, axis=axis, keepdims=True, initial=HIDDEN).astype(np.float64)
-    return np.where(top == HIDDEN, 0.0, top)
+    """Largest entry of each row; 0 where nothing may be chosen."""
+    top = np.max(z, axis=axis, keepdims=True, initial=HIDDEN)
+    return np.where(top == HIDDEN, z.dtype.type(0), top)
 
 
 def _wide(z: np.ndarray) -> np.ndarray:
@@ -212,18 +190,17 @@ def _points(m: Map, z: np.ndarray, axis: int) -> Points:
     g, hidden = TRANSFORMS[m.transform], z == HIDDEN
     _check_each(m, z, hidden, axis)
     safe = np.where(hidden, z.dtype.type(1), z)
-    top = _top(np.where(hidden, z, g.top_of(safe)), axis) if g.top_of else np.float64(0)
+    top = _top(np.where(hidden, z, g.top_of(safe)), axis) if g.top_of else np.zeros(1, z.dtype)
     with np.errstate(all="ignore"):
-        unit_points = g.points(np, safe, top)
-        x = np.asarray(unit_points.x, z.dtype)
-    x[hidden] = HIDDEN
-    return Points(x, unit_points.unit, unit_points.origin)
+        points = g.points(np, safe, top, top.astype(np.float64))
+    points.x[hidden] = HIDDEN
+    return points
 
 
 def _own_points(transform: Callable[[np.ndarray], Any], z: np.ndarray, axis: int) -> Points:
     """A caller's own transform; it sees the row's maximum where an entry is hidden."""
     hidden = z == HIDDEN
-    given = np.where(hidden, _top(z, axis).astype(z.dtype), z)
+    given = np.where(hidden, _top(z, axis), z)
     x = np.array(transform(given))
     _checks.transform_shape(x.shape, z.shape)
     x = x.astype(z.dtype)
@@ -299,7 +276,7 @@ def _weights(transform: str, z: np.ndarray, hidden: np.ndarray, temperature: Any
     """g(z) >= 0 over its largest value; 0 where hidden."""
     g = TRANSFORMS[transform].top_of or (lambda v: v)
     size = np.where(hidden, z, g(np.where(hidden, z.dtype.type(0), z)))
-    top = _top(size, axis).astype(z.dtype)
+    top = _top(size, axis)
     if transform == "exp":
         w = np.exp((size - top) / np.asarray(temperature, z.dtype))
     else:

@@ -1,0 +1,58 @@
+"""The maps on torch tensors, with gradients, and as modules.
+
+>>> import torch, sparsegen.torch as sgt
+>>> z = torch.tensor([0.5, 0.25, 0.0], requires_grad=True)
+>>> p = sgt.sparsegen_lin(z, lam=0.5)
+>>> p[0].backward()
+>>> z.grad
+tensor([ 1., -1.,  0.])
+"""
+
+try:
+    import torch as _torch  # noqa: F401
+except ImportError as error:
+    raise ImportError(
+        "sparsegen.torch needs PyTorch, which is not installed: pip install 'sparsegen[torch]'."
+    ) from error
+
+from sparsegen.torch._apply import Info
+from sparsegen.torch.maps import (
+    hardmax,
+    project,
+    softmax,
+    sparsecone,
+    sparsegen,
+    sparsegen_exp,
+    sparsegen_lin,
+    sparsegen_log,
+    sparsegen_sq,
+    sparsehourglass,
+    sparsemax,
+    spherical_softmax,
+    sum_normalization,
+    sum_normalization_plus,
+)
+from sparsegen.torch.modules import Softmax, Sparsecone, Sparsegen, Sparsehourglass, Sparsemax
+
+__all__ = [
+    "Info",
+    "Softmax",
+    "Sparsecone",
+    "Sparsegen",
+    "Sparsehourglass",
+    "Sparsemax",
+    "hardmax",
+    "project",
+    "softmax",
+    "sparsecone",
+    "sparsegen",
+    "sparsegen_exp",
+    "sparsegen_lin",
+    "sparsegen_log",
+    "sparsegen_sq",
+    "sparsehourglass",
+    "sparsemax",
+    "spherical_softmax",
+    "sum_normalization",
+    "sum_normalization_plus",
+]

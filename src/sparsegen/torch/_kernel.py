@@ -1,0 +1,102 @@
+"""Tensors on the CPU to the kernel and back: addresses, sizes and strides, nothing of autograd."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from sparsegen import _core
+from sparsegen._rows import Layout, contiguous, layout
+
+STORAGE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
+
+
+def lead_shape(x: Tensor, dim: int) -> tuple[int, ...]:
+    """Shape of `x` without its class axis `dim` (negative)."""
+    shape = tuple(x.shape)
+    axis = dim + len(shape)
+    return shape[:axis] + shape[axis + 1 :]
+
+
+def _walk(x: Tensor, dim: int) -> tuple[Tensor, Layout]:
+    walk = layout(x.shape, x.stride(), dim + x.dim())
+    if walk is not None:
+        return x, walk
+    return x.contiguous(), contiguous(x.shape, dim + x.dim())
+
+
+def _address(t: Tensor | None) -> int:
+    return 0 if t is None else t.data_ptr()
+
+
+def _mask_rows(mask: Tensor | None, x: Tensor, dim: int) -> tuple[Tensor | None, Tensor | None]:
+    """A mask as rows along the class axis and, where rows share it, the offset of each row's mask."""
+    if mask is None:
+        return None, None
+    n, lead = x.shape[dim], lead_shape(x, dim)
+    rows = mask.reshape((1,) * (x.dim() - mask.dim()) + tuple(mask.shape)).movedim(dim, -1)
+    rows = rows.expand(*rows.shape[:-1], n).contiguous()
+    if rows.shape[:-1] == lead:
+        return rows, None
+    index = torch.arange(rows.numel() // n, dtype=torch.int64).reshape(rows.shape[:-1]) * n
+    return rows, index.expand(lead).contiguous()
+
+
+def _per_row(radius: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
+    if radius.dim() == 0:
+        return radius.double(), False
+    return radius.double().expand(lead).contiguous(), True
+
+
+def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
+    """Project rows along `dim` (negative) of a CPU tensor."""
+    p = torch.empty_like(x, memory_format=torch.contiguous_format)
+    entries = x.numel()
+    if entries == 0:
+        return p
+    if dim == -1 and mask is None and type(radius) is float and x.is_contiguous():
+        n = x.shape[-1]
+        _core.project(
+            x.data_ptr(), p.data_ptr(), STORAGE[x.dtype], entries // n, n, radius, torch.get_num_threads()
+        )  # fmt: skip
+        return p
+    x, walk = _walk(x, dim)
+    r, per_row = _per_row(torch.as_tensor(radius, dtype=torch.float64), lead_shape(x, dim))
+    rows, offsets = _mask_rows(mask, x, dim)
+    _core.project_strided(
+        x.data_ptr(), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides,
+        r.data_ptr(), per_row, _address(rows), _address(offsets), 0, 0, torch.get_num_threads(),
+    )  # fmt: skip
+    return p
+
+
+def project_vjp(
+    p: Tensor, v: Tensor, radius: Tensor | float, dim: int, want_radius: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Gradients of points and, if wanted, of the radius of each row (float64), given p and the upstream `v`."""
+    p, v = p.contiguous(), v.to(p.dtype).contiguous()
+    grad = torch.empty_like(p)
+    lead = lead_shape(p, dim)
+    along = torch.zeros(lead, dtype=torch.float64) if want_radius else None
+    if p.numel():
+        walk = contiguous(p.shape, dim + p.dim())
+        r, per_row = _per_row(torch.as_tensor(radius, dtype=torch.float64), lead)
+        _core.project_vjp(
+            p.data_ptr(), v.data_ptr(), grad.data_ptr(), STORAGE[p.dtype], walk.outer, walk.n, walk.inner,
+            r.data_ptr(), per_row, _address(along), torch.get_num_threads(),
+        )  # fmt: skip
+    return grad, along
+
+
+def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and number (float64) of each row's entries that may be chosen."""
+    lead = lead_shape(x, dim)
+    mean, count = torch.zeros(lead, dtype=torch.float64), torch.zeros(lead, dtype=torch.float64)
+    if x.numel():
+        x, walk = _walk(x, dim)
+        rows, offsets = _mask_rows(mask, x, dim)
+        _core.row_means(
+            x.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, _address(rows),
+            _address(offsets), mean.data_ptr(), count.data_ptr(), torch.get_num_threads(),
+        )  # fmt: skip
+    return mean, count

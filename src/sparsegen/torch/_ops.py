@@ -1,0 +1,203 @@
+"""`project` for torch: registered operators, their derivatives, and the way a call takes.
+
+Three ways, one answer. A plain CPU tensor in eager mode goes straight to the kernel, with a small autograd Function if
+gradients are wanted. Tracers (compile, export, fake and meta tensors) see the registered operators. Everything else
+(other devices, torch.func, forward mode) gets its values from the operator and its derivatives from `_reference`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+
+from sparsegen.torch import _kernel, _reference
+
+
+@torch.library.custom_op("sparsegen::project", mutates_args=())
+def project_op(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    if x.is_cpu:
+        return _kernel.project(x, radius, dim, mask)
+    return _reference.project_values(x, radius, dim, mask) if x.numel() else torch.empty_like(x)
+
+
+@project_op.register_fake
+def _(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("sparsegen::project_vjp", mutates_args=())
+def project_vjp_op(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    if p.is_cpu:
+        grad, along = _kernel.project_vjp(p, v, radius, dim, want_radius=True)
+        assert along is not None  # asked for
+        return grad, along
+    grad, along = _reference.vjp(p, v, radius, dim)
+    return grad.contiguous(), along.to(_reference.wide(p))
+
+
+@project_vjp_op.register_fake
+def _(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    grad = torch.empty_like(p, memory_format=torch.contiguous_format)
+    return grad, p.new_empty(_kernel.lead_shape(p, dim), dtype=_reference.wide(p))
+
+
+def _fit(along: Tensor, radius: Tensor) -> Tensor:
+    return along.sum_to_size(radius.shape).to(radius.dtype)
+
+
+def _project_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, radius, ctx.dim, _ = inputs
+    ctx.save_for_backward(output, radius)
+
+
+def _project_backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
+    p, radius = ctx.saved_tensors
+    grad, along = project_vjp_op(p, v, radius, ctx.dim)
+    return grad, _fit(along, radius) if ctx.needs_input_grad[1] else None, None, None
+
+
+project_op.register_autograd(_project_backward, setup_context=_project_setup)
+
+
+def _vjp_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    p, v, radius, ctx.dim = inputs
+    ctx.save_for_backward(p, v, radius)
+
+
+def _vjp_backward(ctx: Any, grad_grad: Tensor, grad_along: Tensor) -> tuple[Any, ...]:
+    # With w = P v:  grad = w/r, along = -(w.p)/r;  P is symmetric, and constant where p > 0 stays as it is.
+    p, v, radius = ctx.saved_tensors
+    dim = ctx.dim
+    grad, along = _reference.vjp(p, v, radius, dim)
+    r, moves = _reference._spread(radius, p, dim)
+    c = torch.where(moves, grad_along.to(p.dtype).unsqueeze(dim) / r, 0.0)
+    to_v, _ = _reference.vjp(p, grad_grad - c * r * p, radius, dim)
+    to_r = -((grad_grad * grad).sum(dim) + (c * r).squeeze(dim) * along) / r.squeeze(dim)
+    to_r = torch.where(moves.squeeze(dim), to_r, 0.0)
+    return -c * r * grad, to_v, _fit(to_r, radius), None
+
+
+project_vjp_op.register_autograd(_vjp_backward, setup_context=_vjp_setup)
+
+
+def _batched(size: int, ndim: int, t: Tensor | None, at: int | None) -> Tensor | None:
+    """`t` with the batch axis first, and ones between it and the rest so that it broadcasts to 1 + ndim axes."""
+    if t is None or at is None:
+        return t
+    t = t.movedim(at, 0)
+    return t.reshape(size, *(1,) * (ndim - t.dim() + 1), *t.shape[1:])
+
+
+def _whole(size: int, t: Tensor, at: int | None) -> Tensor:
+    return t.movedim(at, 0) if at is not None else t.expand(size, *t.shape)
+
+
+@project_op.register_vmap
+def _(info: Any, in_dims: Any, x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, int]:
+    n = info.batch_size
+    x = _whole(n, x, in_dims[0])
+    ndim = x.dim() - 1
+    batched = _batched(n, ndim - 1, radius, in_dims[1])
+    return project_op(x, batched, dim, _batched(n, ndim, mask, in_dims[3])), 0
+
+
+@project_vjp_op.register_vmap
+def _(info: Any, in_dims: Any, p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Any, Any]:
+    n = info.batch_size
+    p, v = _whole(n, p, in_dims[0]), _whole(n, v, in_dims[1])
+    return project_vjp_op(p, v, _batched(n, p.dim() - 2, radius, in_dims[2]), dim), (0, 0)
+
+
+class _Project(torch.autograd.Function):
+    """The eager way with gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
+        p = _kernel.project(x, radius, dim, mask)
+        if type(radius) is float:
+            ctx.save_for_backward(p)
+        else:
+            ctx.save_for_backward(p, radius)
+        ctx.radius, ctx.dim = radius if type(radius) is float else None, dim
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+        saved = ctx.saved_tensors
+        p, radius = saved[0], saved[1] if ctx.radius is None else ctx.radius
+        want = ctx.needs_input_grad[1]
+        if torch.is_grad_enabled():  # create_graph=True: gradients that can be differentiated again
+            r = radius if isinstance(radius, Tensor) else torch.tensor(radius, dtype=torch.float64)
+            grad, along = _reference.vjp(p, v, r, ctx.dim)
+        else:
+            grad, along = _kernel.project_vjp(p, v, radius, ctx.dim, want)
+        return grad, _fit(along, radius) if want else None, None, None
+
+
+class _RowMeans(torch.autograd.Function):
+    """Row means from the kernel; linear, so its backward is plain torch."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+        mean, count = _kernel.row_means(x, dim, mask)
+        ctx.save_for_backward(x, count)
+        ctx.dim, ctx.mask = dim, mask
+        ctx.mark_non_differentiable(count)
+        return mean, count
+
+    @staticmethod
+    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Any, ...]:  # type: ignore[override]
+        x, count = ctx.saved_tensors
+        share = (g / count.clamp(min=1)).to(x.dtype).unsqueeze(ctx.dim)
+        hidden = _reference.hide(x.detach(), ctx.mask) == -torch.inf
+        return torch.where(hidden, 0.0, share), None, None
+
+
+_PLAIN = (Tensor, torch.nn.Parameter)
+
+
+def _untouched(t: Any) -> bool:
+    return not isinstance(t, Tensor) or (type(t) in _PLAIN and t.is_cpu)
+
+
+def traced() -> bool:
+    """Is this call being recorded, so that it must show as registered operators?"""
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch.jit.is_tracing()
+
+
+def _eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:
+    return (
+        type(x) in _PLAIN
+        and x.is_cpu
+        and _untouched(radius)
+        and _untouched(mask)
+        and not torch._C._are_functorch_transforms_active()
+        and forward_ad._current_level < 0
+        and not traced()
+    )
+
+
+def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
+    """Project rows along `dim` (negative), differentiable in `x` and `radius`."""
+    if _eager(x, radius, mask):
+        if torch.is_grad_enabled() and (x.requires_grad or (type(radius) is not float and radius.requires_grad)):
+            return _Project.apply(x, radius, dim, mask)
+        return _kernel.project(x, radius, dim, mask)
+    if not isinstance(radius, Tensor):
+        radius = torch.full((), radius, dtype=_reference.wide(x), device=x.device)
+    if traced() or type(x) not in _PLAIN:
+        return project_op(x, radius, dim, mask)
+    values = project_op(x.detach(), radius.detach(), dim, mask)
+    return _reference.project(x, radius, dim, values)
+
+
+def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and number of each row's entries that may be chosen, differentiable in `x`."""
+    if not _eager(x, None, mask):
+        return _reference.row_means(x, dim, mask)
+    if torch.is_grad_enabled() and x.requires_grad:
+        return _RowMeans.apply(x, dim, mask)
+    return _kernel.row_means(x, dim, mask)

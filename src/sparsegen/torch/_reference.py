@@ -1,0 +1,94 @@
+"""Projection in plain torch: any device, and the differentiable formula for every transform torch has.
+
+Where the kernel cannot go (other devices, functorch levels, forward-mode duals, double backward) these functions give
+the same answers from torch's own operations.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """float64 where the device has it, else float32."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+def hide(x: Tensor, mask: Tensor | None) -> Tensor:
+    """`x` with -inf where the mask is False."""
+    return x if mask is None else torch.where(mask, x, torch.full((), -torch.inf, dtype=x.dtype, device=x.device))
+
+
+def _uniform(chosen: Tensor, dim: int) -> Tensor:
+    return chosen / chosen.sum(dim, keepdim=True).clamp(min=1)
+
+
+def project_values(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    """Project by sorting; no derivative. `radius` broadcasts to the rows."""
+    u = hide(x, mask).to(wide(x))
+    r = radius.to(u.dtype).expand(u.select(dim, 0).shape).unsqueeze(dim)
+    top = u.amax(dim, keepdim=True)
+    empty = top == -torch.inf
+    broken = torch.isnan(top) | (top == torch.inf) | torch.isnan(r) | (r < 0)
+    u = torch.where(empty, 0.0, u - top)
+    plain = (r > 0) & (r < torch.inf)
+    s = torch.where(plain, r, 1.0)
+    ordered = (u / s).clamp(min=-1).sort(dim, descending=True).values
+    sums = ordered.cumsum(dim)
+    n = torch.ones_like(sums).cumsum(dim)
+    k = (1 + n * ordered > sums).sum(dim, keepdim=True)
+    tau = (sums.gather(dim, k - 1) - 1) / k
+    t = u / s - tau
+    chosen = t > 0
+    left = (torch.where(chosen, t, 0.0).sum(dim, keepdim=True) - 1) / chosen.sum(dim, keepdim=True).clamp(min=1)
+    p = torch.where(chosen, (t - left).clamp(min=0), 0.0)
+    p = torch.where(r == 0, _uniform((u == 0).to(u.dtype), dim), p)
+    p = torch.where(r == torch.inf, _uniform((u > -torch.inf).to(u.dtype), dim), p)
+    p = torch.where(empty, 0.0, p)
+    return torch.where(broken, torch.nan, p).to(x.dtype)
+
+
+def _spread(radius: Tensor, like: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The radius as a column beside the rows, 1 where the map is constant (0 or inf), and where it is not."""
+    r = radius.to(like.dtype).expand(like.select(dim, 0).shape).unsqueeze(dim)
+    moves = (r != 0) & (r != torch.inf)
+    return torch.where(moves, r, 1.0), moves
+
+
+def project(x: Tensor, radius: Tensor, dim: int, values: Tensor) -> Tensor:
+    """Give `values`, the projection of `x`, their derivatives of every order in x and radius.
+
+    On the support the projection is (x - tau)/r with tau = (sum of x - r)/n, a formula torch can differentiate.
+    """
+    if x.shape[dim] == 0:
+        return values
+    chosen = values > 0
+    n = chosen.sum(dim, keepdim=True).clamp(min=1)
+    w = torch.where(chosen, x, 0.0).to(wide(x))
+    r, moves = _spread(radius, w, dim)
+    formula = torch.where(chosen, (w - (w.sum(dim, keepdim=True) - r) / n) / r, 0.0)
+    change = torch.where(moves, formula - formula.detach(), 0.0)
+    # Where the formula is not finite (a NaN row) its difference is NaN, as the values are.
+    return values + change.to(values.dtype)
+
+
+def vjp(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Gradients of points and radius (one a row), differentiable again in p, v and radius."""
+    chosen = p > 0
+    n = chosen.sum(dim, keepdim=True).clamp(min=1)
+    v = torch.where(chosen, v, 0.0)
+    w = torch.where(chosen, v - v.sum(dim, keepdim=True) / n, 0.0)
+    r, moves = _spread(radius, p, dim)
+    grad = torch.where(moves, w / r, 0.0)
+    along = torch.where(moves, -(w * p).sum(dim, keepdim=True) / r, 0.0)
+    broken = torch.isnan(p).any(dim, keepdim=True)
+    return torch.where(broken, torch.nan, grad), torch.where(broken, torch.nan, along).squeeze(dim)
+
+
+def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and number of each row's entries that may be chosen, differentiable."""
+    hidden = hide(x, mask) == -torch.inf
+    count = (~hidden).sum(dim).to(wide(x))
+    z = torch.where(hidden, 0.0, x).to(wide(x))
+    return (z / count.clamp(min=1).unsqueeze(dim)).sum(dim), count

@@ -1,0 +1,187 @@
+"""The maps as modules. Learnable controls are stored so that no optimiser step can take them out of their range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsegen import _checks
+from sparsegen._maps import TRANSFORMS
+from sparsegen.torch import _apply, maps
+
+
+class _Mapping(nn.Module):
+    """A map along `dim` with at most one control.
+
+    The control is a buffer, or, if learnable, exp(theta) of a parameter `theta`: whatever an optimiser does to theta,
+    1 - lam, q and the temperature stay positive.
+    """
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def _keep(self, name: str, positive: Any, learnable: bool, shape: Sequence[int]) -> None:
+        """Store the positive form of a control, of the given shape, under `name`."""
+        value = torch.as_tensor(positive, dtype=torch.get_default_dtype())
+        _checks.broadcasts(name, value.shape, shape, "the shape asked for") if shape else None
+        value = value.expand(tuple(shape)).clone() if shape else value.clone()
+        if not learnable:
+            self.register_buffer(name, value)
+            return
+        if not bool(((value > 0) & (value < math.inf)).all()):
+            _checks.fail(ValueError, f"a learnable {name}", "positive and finite at the start", value.tolist())
+        self.register_parameter(f"log_{name}", nn.Parameter(value.log()))
+
+    def _kept(self, name: str) -> Tensor:
+        log = getattr(self, f"log_{name}", None)
+        return getattr(self, name) if log is None else log.exp()
+
+    def _learnable(self, name: str) -> bool:
+        return f"log_{name}" in self._parameters
+
+    def _describe(self, name: str, value: Tensor) -> str:
+        shown = f"{value.item():.4g}" if value.dim() == 0 else f"tensor{tuple(value.shape)}"
+        return f"{name}={shown}"
+
+
+def _numbers(name: str, value: Any) -> Any:
+    """Check each number of a control given as a number, a list or a tensor."""
+    flat = torch.as_tensor(value, dtype=torch.float64).flatten().tolist()
+    for number in flat:
+        _checks.control_number(name, number)
+    return torch.as_tensor(value, dtype=torch.float64)
+
+
+class Sparsemax(_Mapping):
+    """See :func:`sparsegen.torch.sparsemax`.
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> sgt.Sparsemax()(torch.tensor([0.25, 1.0, 0.5]))
+    tensor([0.0000, 0.7500, 0.2500])
+    """
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__(dim)
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map the scores along the module's `dim`."""
+        return maps.sparsemax(scores, dim=self.dim, mask=mask)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"dim={self.dim}"
+
+
+class Sparsegen(_Mapping):
+    """Sparsegen with a fixed or learnable dial. See :func:`sparsegen.torch.sparsegen`.
+
+    ``shape`` gives one control for each row or head: it broadcasts against the scores without the class axis. A
+    learnable ``lam`` is kept as log(1 - lam).
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> heads = sgt.Sparsegen(lam=0.5, learnable=True, shape=(8, 1))  # scores: (batch, 8, queries, keys)
+    >>> heads
+    Sparsegen(lam=tensor(8, 1), transform='lin', learnable=True, dim=-1)
+    >>> heads(torch.zeros(2, 8, 5, 4)).shape
+    torch.Size([2, 8, 5, 4])
+    """
+
+    def __init__(
+        self, lam: Any = 0.0, transform: Any = "lin", learnable: bool = False, shape: Sequence[int] = (), dim: int = -1
+    ) -> None:
+        super().__init__(dim)
+        if not callable(transform):
+            _checks.transform_name(transform, tuple(TRANSFORMS))
+        self.transform = transform
+        self._keep("radius", 1 - _numbers("lam", lam), learnable, shape)
+
+    @property
+    def lam(self) -> Tensor:
+        """The control as it is now."""
+        return 1 - self._kept("radius")
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map the scores along the module's `dim`."""
+        # By radius, not by lam: near 1, lam has no digits left for 1 - lam.
+        return _apply.apply_radius(scores, self._kept("radius"), self.transform, self.dim, mask)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        name = self.transform if isinstance(self.transform, str) else getattr(self.transform, "__name__", "callable")
+        lam = self._describe("lam", self.lam.detach())
+        return f"{lam}, transform={name!r}, learnable={self._learnable('radius')}, dim={self.dim}"
+
+
+class _WithQ(_Mapping):
+    def __init__(self, q: Any, learnable: bool = False, shape: Sequence[int] = (), dim: int = -1) -> None:
+        super().__init__(dim)
+        self._keep("q_value", _numbers("q", q), learnable, shape)
+
+    @property
+    def q(self) -> Tensor:
+        """The control as it is now."""
+        return self._kept("q_value")
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"{self._describe('q', self.q.detach())}, learnable={self._learnable('q_value')}, dim={self.dim}"
+
+
+class Sparsecone(_WithQ):
+    """See :func:`sparsegen.torch.sparsecone`.
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> sgt.Sparsecone(q=0.0)(torch.tensor([1.0, 3.0, 4.0]))
+    tensor([0.1250, 0.3750, 0.5000])
+    """
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map the scores along the module's `dim`."""
+        return maps.sparsecone(scores, q=self.q, dim=self.dim, mask=mask)
+
+
+class Sparsehourglass(_WithQ):
+    """See :func:`sparsegen.torch.sparsehourglass`.
+
+    >>> import sparsegen.torch as sgt
+    >>> sgt.Sparsehourglass(q=0.5, learnable=True)
+    Sparsehourglass(q=0.5, learnable=True, dim=-1)
+    """
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map the scores along the module's `dim`."""
+        return maps.sparsehourglass(scores, q=self.q, dim=self.dim, mask=mask)
+
+
+class Softmax(_Mapping):
+    """Softmax with a fixed or learnable temperature. See :func:`sparsegen.torch.softmax`.
+
+    >>> import sparsegen.torch as sgt
+    >>> sgt.Softmax(temperature=2.0)
+    Softmax(temperature=2, learnable=False, dim=-1)
+    """
+
+    def __init__(
+        self, temperature: Any = 1.0, learnable: bool = False, shape: Sequence[int] = (), dim: int = -1
+    ) -> None:
+        super().__init__(dim)
+        self._keep("temperature_value", _numbers("temperature", temperature), learnable, shape)
+
+    @property
+    def temperature(self) -> Tensor:
+        """The control as it is now."""
+        return self._kept("temperature_value")
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map the scores along the module's `dim`."""
+        return maps.softmax(scores, temperature=self.temperature, dim=self.dim, mask=mask)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        shown = self._describe("temperature", self.temperature.detach())
+        return f"{shown}, learnable={self._learnable('temperature_value')}, dim={self.dim}"

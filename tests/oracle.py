@@ -1,0 +1,164 @@
+"""Two answers to every projection and map, found without the kernel's algorithm.
+
+`project_exact` tries every support in rational arithmetic, for rows of a few entries. `project_bisect` bisects in
+float64, for rows of any length. Neither iterates Newton's method, and neither shares code with the library.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from decimal import Context, Decimal, localcontext
+from fractions import Fraction
+from typing import NamedTuple
+
+import numpy as np
+
+LONGEST_EXACT = 8
+_DIGITS = Context(prec=60, Emin=-(10**7), Emax=10**7)
+
+
+class Answer(NamedTuple):
+    """A row's probabilities, support size and threshold (NaN where there is none)."""
+
+    p: np.ndarray
+    size: int
+    tau: float
+
+
+def _float(value) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return math.copysign(math.inf, value)
+
+
+def _uniform(x, members) -> list[Fraction]:
+    return [Fraction(int(i in members), len(members)) for i in range(len(x))]
+
+
+def project_exact(x, r) -> tuple[list[Fraction], float | Fraction]:
+    """Probabilities and threshold of one row: the only support that satisfies the KKT conditions."""
+    open_ = [i for i, v in enumerate(x) if v != -math.inf]
+    if not open_:
+        return [Fraction(0)] * len(x), math.nan
+    u = {i: Fraction(x[i]) for i in open_}
+    if r == math.inf:
+        return _uniform(x, open_), -math.inf
+    if r == 0:
+        top = max(u.values())
+        return _uniform(x, [i for i in open_ if u[i] == top]), top
+    r = Fraction(r)
+    for size in range(1, len(open_) + 1):
+        for support in itertools.combinations(open_, size):
+            tau = (sum(u[i] for i in support) - r) / size
+            if all((u[i] > tau) == (i in support) for i in open_):
+                return [(u[i] - tau) / r if i in support else Fraction(0) for i in range(len(x))], tau
+    raise AssertionError("a projection always exists")
+
+
+def project_bisect(x, r) -> np.ndarray:
+    """Rows (..., K) in float64, radii (...): bisection on tau, then the exact tau of the support it found."""
+    x = np.asarray(x, np.float64)
+    r = np.broadcast_to(np.asarray(r, np.float64), x.shape[:-1])
+    rows, radii = x.reshape(-1, x.shape[-1]), r.reshape(-1)
+    return np.stack([_bisect_row(row, radius) for row, radius in zip(rows, radii)]).reshape(x.shape)
+
+
+def _bisect_row(x: np.ndarray, r: float) -> np.ndarray:
+    if np.isnan(x).any() or (x == math.inf).any():
+        return np.full(x.shape, math.nan)
+    top = x.max()
+    if top == -math.inf:
+        return np.zeros(x.shape)
+    with np.errstate(over="ignore"):
+        u = x - top
+    if r in (0, math.inf):
+        on = u == 0 if r == 0 else u > -math.inf
+        return on / np.count_nonzero(on)
+    near = u[u >= -r]
+    low, high = -r, 0.0
+    for _ in range(64):
+        middle = (low + high) / 2
+        if np.maximum(near - middle, 0).sum() > r:
+            low = middle
+        else:
+            high = middle
+    support = near[near > low]
+    tau = (math.fsum(support) - r) / support.size
+    rest = (math.fsum(support - tau) - r) / support.size  # what rounding tau left over
+    return np.maximum((u - tau) - rest, 0) / r
+
+
+def _exp(value: Fraction) -> Fraction:
+    with localcontext(_DIGITS):
+        return Fraction((Decimal(value.numerator) / Decimal(value.denominator)).exp())
+
+
+def _log(value: Fraction) -> Fraction:
+    with localcontext(_DIGITS):
+        return Fraction((Decimal(value.numerator) / Decimal(value.denominator)).ln())
+
+
+TRANSFORMS = {"lin": lambda v: v, "exp": _exp, "sq": lambda v: v * v, "log": _log}
+
+
+def _blended(height: Fraction, n: int, q) -> Fraction:
+    return Fraction(1) if q == math.inf else (height + n * Fraction(q)) / (1 + n * Fraction(q))
+
+
+def points(name: str, z: list[Fraction], controls: dict) -> tuple[list[Fraction], Fraction | float]:
+    """What a map projects, and onto what radius: the table of math.md, section 0, in rationals."""
+    total = sum(z)
+    if name == "sparsemax":
+        return z, Fraction(1)
+    if name.startswith("sparsegen_"):
+        lam = controls.get("lam", 0.0)
+        radius = math.inf if lam == -math.inf else 1 - Fraction(lam)
+        return [TRANSFORMS[name.removeprefix("sparsegen_")](v) for v in z], radius
+    if name == "sparsecone":
+        return z, _blended(total, len(z), controls["q"])
+    if name in ("sparsehourglass", "sum_normalization_plus"):
+        return z, _blended(abs(total), len(z), controls.get("q", 0))
+    if name == "hardmax":
+        return z, 0
+    if name == "softmax":
+        x = [_exp(v / Fraction(controls.get("temperature", 1.0))) for v in z]
+    else:
+        x = {"sum_normalization": z, "spherical_softmax": [v * v for v in z]}[name]
+    return x, sum(x)
+
+
+def _long_row(x, r) -> tuple[list[float], float]:
+    top = max(x)
+    if r in (0, math.inf):
+        return list(project_bisect([float(v - top) for v in x], r)), math.nan
+    p = project_bisect([_float((v - top) / r) for v in x], 1.0)
+    first = int(np.argmax(p))
+    return list(p), _float(x[first] - Fraction(p[first]) * r)
+
+
+def map_row(name: str, z, mask=None, **controls) -> Answer:
+    """One row of the map called `name`: hidden entries are deleted, the rest mapped, zeros put back."""
+    z = [float(v) for v in z]
+    open_ = [i for i, v in enumerate(z) if v != -math.inf and (mask is None or mask[i])]
+    p = np.zeros(len(z))
+    if any(math.isnan(z[i]) or z[i] == math.inf for i in open_):
+        return Answer(np.full(len(z), math.nan), 0, math.nan)
+    if not open_:
+        return Answer(p, 0, math.nan)
+    x, r = points(name, [Fraction(z[i]) for i in open_], controls)
+    found, tau = (project_exact if len(x) <= LONGEST_EXACT else _long_row)(x, r)
+    p[open_] = [float(v) for v in found]
+    return Answer(p, sum(v > 0 for v in found), _float(tau))
+
+
+def apply(name: str, scores, mask=None, axis: int = -1, **controls) -> np.ndarray:
+    """The map on an array, row by row; controls are numbers or arrays without the class axis."""
+    z = np.moveaxis(np.asarray(scores, np.float64), axis, -1)
+    m = np.ones(z.shape, bool) if mask is None else np.moveaxis(np.broadcast_to(mask, np.shape(scores)), axis, -1)
+    out = np.empty(z.shape)
+    for at in np.ndindex(z.shape[:-1]):
+        own = {key: float(np.broadcast_to(value, z.shape[:-1])[at]) for key, value in controls.items()}
+        out[at] = map_row(name, z[at], m[at], **own).p
+    return np.moveaxis(out, -1, axis)
