@@ -73,10 +73,10 @@ def _bisect_row(x: np.ndarray, r: float) -> np.ndarray:
         return np.zeros(x.shape)
     with np.errstate(over="ignore"):
         u = x - top
-    if r in (0, math.inf):
-        on = u == 0 if r == 0 else u > -math.inf
+    if r < np.spacing(abs(top)) / 4 or r == math.inf:  # no room between the maximum and the next number; no bound
+        on = u > -math.inf if r == math.inf else u == 0
         return on / np.count_nonzero(on)
-    near = u[u >= -r]
+    near, raw = u[u >= -r], x[u >= -r]
     low, high = -r, 0.0
     for _ in range(64):
         middle = (low + high) / 2
@@ -84,10 +84,10 @@ def _bisect_row(x: np.ndarray, r: float) -> np.ndarray:
             low = middle
         else:
             high = middle
-    support = near[near > low]
-    tau = (math.fsum(support) - r) / support.size
-    rest = (math.fsum(support - tau) - r) / support.size  # what rounding tau left over
-    return np.maximum((u - tau) - rest, 0) / r
+    support = raw[near > low]  # unshifted: x - max rounds
+    tau = math.fsum(support / support.size) - r / support.size
+    rest = math.fsum([*(support - tau), -r]) / support.size  # what rounding tau left over
+    return np.maximum((x - tau) - rest, 0) / r
 
 
 def _exp(value: Fraction) -> Fraction:

@@ -129,7 +129,9 @@ class _Project(torch.autograd.Function):
         saved = ctx.saved_tensors
         p, radius = saved[0], saved[1] if ctx.radius is None else ctx.radius
         want = ctx.needs_input_grad[1]
-        if torch.is_grad_enabled():  # create_graph=True: gradients that can be differentiated again
+        # create_graph=True needs gradients that can be differentiated again, is_grads_batched=True ones torch can batch.
+        batched = torch._C._functorch.is_legacy_batchedtensor(v) or not _eager(v, None, None)
+        if torch.is_grad_enabled() or batched:
             r = radius if isinstance(radius, Tensor) else torch.tensor(radius, dtype=torch.float64)
             grad, along = _reference.vjp(p, v, r, ctx.dim)
         else:
