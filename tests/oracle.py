@@ -30,7 +30,7 @@ def _float(value) -> float:
     try:
         return float(value)
     except OverflowError:
-        return math.copysign(math.inf, value)
+        return math.inf if value > 0 else -math.inf
 
 
 def _uniform(x, members) -> list[Fraction]:

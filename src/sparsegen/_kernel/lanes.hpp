@@ -8,7 +8,12 @@
 
 namespace sparsegen::SPARSEGEN_ISA {
 
-// W rows to K x W. Rows hold at least kTile entries.
+template <class T>
+struct LaneSurvey {
+  Vec<T> top, sum, squares;
+};
+
+// W rows, of at least kTile entries each, to K x W.
 template <class T>
 inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
   constexpr int W = kWidth<T>, B = kTile<T>;
@@ -23,8 +28,9 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
   }
 }
 
+// K x W to W rows; those that are null are left out.
 template <class T>
-inline void from_lanes(const T* lanes, int64_t K, T* const* rows) {  // rows that are null are left out
+inline void from_lanes(const T* lanes, int64_t K, T* const* rows) {
   constexpr int W = kWidth<T>, B = kTile<T>;
   for (int64_t k = 0; k < K; k += B) {
     const int64_t from = std::min<int64_t>(k, K - B);
@@ -39,32 +45,47 @@ inline void from_lanes(const T* lanes, int64_t K, T* const* rows) {  // rows tha
 }
 
 template <class T>
-inline void excess_lanes(const T* lanes, int64_t K, Vec<T> tau, Vec<T>& sum, Mask<T>& count) {
+inline LaneSurvey<T> survey_lanes(const T* lanes, int64_t K) {
   constexpr int W = kWidth<T>;
-  const Vec<T> zero{};
-  Mask<T> n[kUnroll] = {};
-  sum = zero;
+  Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, q0{}, q1{};
   int64_t k = 0;
-  for (; k + kUnroll <= K;) {
-    Vec<T> part[kUnroll] = {};
-    for (int64_t end = std::min(k + 4 * kUnroll, K); k + kUnroll <= end; k += kUnroll)
-      for (int j = 0; j < kUnroll; ++j) {
-        Vec<T> d = load(lanes + (k + j) * W) - tau;
-        part[j] += vmax(d, zero);
-        n[j] -= d > zero;
-      }
-    sum += (part[0] + part[1]) + (part[2] + part[3]);
+  for (; k + 2 <= K; k += 2) {
+    const Vec<T> v0 = load(lanes + k * W), v1 = load(lanes + (k + 1) * W);
+    t0 = vmax(v0, t0), s0 += v0, q0 += v0 * v0;
+    t1 = vmax(v1, t1), s1 += v1, q1 += v1 * v1;
   }
-  for (; k < K; ++k) {
-    Vec<T> d = load(lanes + k * W) - tau;
-    sum += vmax(d, zero);
-    n[0] -= d > zero;
+  if (k < K) {
+    const Vec<T> v = load(lanes + k * W);
+    t0 = vmax(v, t0), s0 += v, q0 += v * v;
   }
-  count = (n[0] + n[1]) + (n[2] + n[3]);
+  return {vmax(t0, t1), s0 + s1, q0 + q1};
 }
 
 template <class T>
-inline Vec<T> next_below(Vec<T> v) {
+inline void excess_lanes(const T* lanes, int64_t K, Vec<T> tau, Vec<T>& sum, Mask<T>& count) {
+  constexpr int W = kWidth<T>;
+  const Vec<T> zero{};
+  Mask<T> n0{}, n1{};
+  sum = zero;
+  int64_t k = 0;
+  while (k + 2 <= K) {
+    Vec<T> s0{}, s1{};
+    for (const int64_t end = std::min(k + kFold, K - 1); k < end; k += 2) {
+      const Vec<T> d0 = load(lanes + k * W) - tau, d1 = load(lanes + (k + 1) * W) - tau;
+      s0 += vmax(d0, zero), n0 -= d0 > zero;
+      s1 += vmax(d1, zero), n1 -= d1 > zero;
+    }
+    sum += s0 + s1;
+  }
+  if (k < K) {
+    const Vec<T> d = load(lanes + k * W) - tau;
+    sum += vmax(d, zero), n0 -= d > zero;
+  }
+  count = n0 + n1;
+}
+
+template <class T>
+inline Vec<T> next_below_lanes(Vec<T> v) {
   const Mask<T> bits = (Mask<T>)v, one = Mask<T>{} + 1;
   const Mask<T> positive = v > Vec<T>{}, negative = v < Vec<T>{};
   const Mask<T> moved = bits + (positive & -one) + (negative & one);
@@ -73,10 +94,10 @@ inline Vec<T> next_below(Vec<T> v) {
 }
 
 template <class T>
-inline Vec<T> add_down(Vec<T> tau, Vec<T> step) {
+inline Vec<T> add_down_lanes(Vec<T> tau, Vec<T> step) {
   const Vec<T> next = tau + step, b = next - tau;
   const Vec<T> error = (tau - (next - b)) + (step - b);
-  return select<T>(error < Vec<T>{}, next_below<T>(next), next);
+  return select<T>(error < Vec<T>{}, next_below_lanes<T>(next), next);
 }
 
 template <class T>
@@ -84,69 +105,93 @@ struct LaneCut {
   Vec<T> tau, rest, sum;
 };
 
+// newton() for W rows.
 template <class T>
 inline LaneCut<T> newton_lanes(const T* lanes, int64_t K, Vec<T> r) {
-  constexpr int W = kWidth<T>;
-  Vec<T> top = splat(-kInf<T>), sum{};
-  for (int64_t k = 0; k < K; ++k) {
-    Vec<T> v = load(lanes + k * W);
-    top = vmax(v, top);
-    sum += v;
-  }
-  const Vec<T> mean = (sum - r) / T(K), low = add_down<T>(top, -r);
-  LaneCut<T> cut{select<T>((mean > low) & (mean < top), mean, low), Vec<T>{}, sum};
-  const Mask<T> none = Mask<T>{} + (std::numeric_limits<int32_t>::max)();
-  Mask<T> last = none, active = ~Mask<T>{};
-  for (bool first = true;; first = false) {
-    Vec<T> excess;
+  const LaneSurvey<T> all = survey_lanes(lanes, K);
+  const Vec<T> mean = all.sum / T(K), spread = vsqrt(all.squares / T(K) - mean * mean);
+  const Vec<T> low = add_down_lanes<T>(all.top, -r), start = guess<T>(mean, spread, r / (spread * T(K)));
+  LaneCut<T> cut{select<T>((start > low) & (start < all.top), start, low), Vec<T>{}, Vec<T>{}};
+  Mask<T> last = ~Mask<T>{}, active = last;
+  for (int pass = 0;; ++pass) {
+    Vec<T> sum;
     Mask<T> count;
-    excess_lanes(lanes, K, cut.tau, excess, count);
-    const Vec<T> step = (excess - r) / __builtin_convertvector(count, Vec<T>);
-    const Vec<T> next = add_down<T>(cut.tau, step);
+    excess_lanes(lanes, K, cut.tau, sum, count);
+    const Mask<T> beyond = (count == Mask<T>{}) & (cut.tau > low);
+    const Vec<T> step = (sum - r) / __builtin_convertvector(count, Vec<T>);
+    const Vec<T> next = add_down_lanes<T>(cut.tau, step);
     cut.rest = select<T>(active, step, cut.rest);
-    cut.sum = select<T>(active, excess, cut.sum);
-    active &= (count < last) & (count > Mask<T>{}) & (next != cut.tau);
+    cut.sum = select<T>(active, sum, cut.sum);
+    Mask<T> done = (count == last) | (count == Mask<T>{}) | (next == cut.tau);
+    if (pass > 1) done |= count > last;
+    active &= ~done | beyond;
     if (!lane_bits<T>(active)) break;
-    const Mask<T> back = first ? step < Vec<T>{} : Mask<T>{};
-    last = active ? (back ? none : count) : last;
-    cut.tau = select<T>(active, next, cut.tau);
+    last = (active & ~beyond) ? count : last;
+    cut.tau = select<T>(active, select<T>(beyond | (next < low), low, next), cut.tau);
   }
   // A NaN or an infinite entry, or a sum that overflowed, must fail the caller's test.
-  cut.sum = select<T>((sum - sum == Vec<T>{}) | (sum == splat(-kInf<T>)), cut.sum, splat(kInf<T>));
+  cut.sum = select<T>((all.sum - all.sum == Vec<T>{}) | (all.sum == splat(-kInf<T>)), cut.sum, splat(kInf<T>));
   return cut;
 }
 
-// Projects up to W rows of K >= kTile entries. Returns the rows left undone, one bit each: those that project_any must
-// see. Nothing is written to these.
+// The radii of W rows, 1 where it takes project_any.
 template <class T>
-inline unsigned project_lanes(const T* const* src, const double* r, int n, int64_t K, T* const* dst, T* lanes,
+struct LaneRadii {
+  T r[kWidth<T>], scale[kWidth<T>];
+  unsigned plain = 0;
+  void set(int i, double radius) {
+    const bool ok = plain_radius<T>(radius);
+    r[i] = ok ? T(radius) : T(1);
+    scale[i] = ok ? T(1 / radius) : T(1);
+    plain = (plain & ~(1u << i)) | unsigned(ok) << i;
+  }
+};
+
+// Projects n <= W rows of K >= kTile entries. Returns the rows left undone, one bit each: those that project_any must see.
+// Nothing is written to these. `threshold` may be null.
+template <class T>
+inline unsigned project_lanes(const T* const* src, const LaneRadii<T>& radii, int n, int64_t K, T* const* dst, T* lanes,
                               double* threshold) {
   constexpr int W = kWidth<T>;
   const T* rows[W];
   T* out[W];
-  T radius[W], scale[W];
-  for (int i = 0; i < W; ++i) {
-    const int at = i < n ? i : 0;
-    rows[i] = src[at];
-    radius[i] = plain_radius<T>(r[at]) ? T(r[at]) : T(1);
-    scale[i] = T(1 / double(radius[i]));
-  }
+  for (int i = 0; i < W; ++i) rows[i] = src[i < n ? i : 0];
   to_lanes(rows, K, lanes);
-  const Vec<T> rv = load(radius);
-  const LaneCut<T> cut = newton_lanes(lanes, K, rv);
-  const unsigned good = lane_bits<T>((cut.sum > Vec<T>{}) & (cut.sum <= rv + rv));
-  unsigned undone = 0;
-  for (int i = 0; i < W; ++i) {
-    const bool use = i < n && (good >> i & 1) && plain_radius<T>(r[i]);
-    out[i] = use ? dst[i] : nullptr;
-    if (use) threshold[i] = double(cut.tau[i]) + double(cut.rest[i]);
-    else if (i < n) undone |= 1u << i;
-  }
-  const Vec<T> sv = load(scale), zero{};
+  const Vec<T> r = load(radii.r), scale = load(radii.scale), zero{};
+  const LaneCut<T> cut = newton_lanes(lanes, K, r);
+  const unsigned good = lane_bits<T>((cut.sum > zero) & (cut.sum <= r + r)) & radii.plain;
+  for (int i = 0; i < W; ++i) out[i] = i < n && (good >> i & 1) ? dst[i] : nullptr;
+  if (threshold)
+    for (int i = 0; i < n; ++i) threshold[i] = double(cut.tau[i]) + double(cut.rest[i]);
   for (int64_t k = 0; k < K; ++k)
-    store(lanes + k * W, vmax((load(lanes + k * W) - cut.tau) - cut.rest, zero) * sv);
+    store(lanes + k * W, vmax((load(lanes + k * W) - cut.tau) - cut.rest, zero) * scale);
   from_lanes(lanes, K, out);
-  return undone;
+  return ~good & ((1u << n) - 1);
+}
+
+// vjp_row() for n <= W rows of K >= kTile entries. `lanes` has room for 2 K vectors.
+template <class T>
+inline void vjp_lanes(const T* const* p, const T* const* v, Vec<T> scale, int n, int64_t K, T* const* g, T* lanes,
+                      T* along) {
+  constexpr int W = kWidth<T>;
+  const T *ps[W], *vs[W];
+  T* out[W];
+  for (int i = 0; i < W; ++i) ps[i] = p[i < n ? i : 0], vs[i] = v[i < n ? i : 0], out[i] = i < n ? g[i] : nullptr;
+  T *lp = lanes, *lv = lanes + K * W;
+  to_lanes(ps, K, lp);
+  to_lanes(vs, K, lv);
+  const Vec<T> zero{};
+  Vec<T> sum{}, wp{};
+  Mask<T> count{};
+  for (int64_t k = 0; k < K * W; k += W) {
+    const Mask<T> on = load(lp + k) > zero;
+    sum += keep<T>(on, load(lv + k)), count -= on;
+  }
+  const Vec<T> size = vmax(__builtin_convertvector(count, Vec<T>), splat(T(1))), mean = sum / size;
+  const Vec<T> nan = load(lp) - load(lp);  // a row with NaN is NaN throughout
+  for (int64_t k = 0; k < K * W; k += W) store(lv + k, centre<T>(load(lp + k), load(lv + k), mean, scale, wp) + nan);
+  store(along, wp + nan);
+  from_lanes(lv, K, out);
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

@@ -11,6 +11,7 @@
 namespace sparsegen::SPARSEGEN_ISA {
 
 inline constexpr int64_t kLaneLimit = 256;  // longest row that shares lanes: see docs/decisions/0003
+inline constexpr int64_t kVjpLaneLimit = 64;
 inline constexpr int kGroup = 16;           // rows brought in together: a cache line of a transposed float array
 
 // Memory for one thread, O(K). Kept between calls so that small calls do not pay for it.
@@ -25,7 +26,7 @@ inline const Scratch<T>& scratch_for(int64_t K) {
   thread_local Store store;
   if (store.K >= K) return store.view;
   const int64_t pad = 2 * kStep<T>, stride = K + pad;
-  const int64_t lanes = std::min(K + kTile<T>, kLaneLimit + kTile<T>) * kWidth<T>;
+  const int64_t lanes = std::min(2 * K + kTile<T>, kLaneLimit + kTile<T>) * kWidth<T>;
   store.data.reset(new T[stride / 4 + pad + stride + lanes + kGroup * stride]);
   store.touched.reset(new int32_t[K / kStep<T> + 1]);
   Scratch<T>& s = store.view;
@@ -40,6 +41,7 @@ inline const Scratch<T>& scratch_for(int64_t K) {
 }
 
 inline int64_t offset(const Job& job, const Strides& strides, int64_t row) {
+  if (job.inner == 1) return row * strides.outer;  // spares short rows two divisions
   return row / job.inner * strides.outer + row % job.inner * strides.inner;
 }
 
@@ -79,21 +81,26 @@ inline void hide_masked(const J& job, int64_t row, T* x) {
 
 // Projects src[i] to dst[i] for i < n. Slots of `s.rows` serve the rows that need project_any.
 template <class T>
-inline void project_group(const T** src, const double* r, int n, int64_t K, T** dst, const Scratch<T>& s,
-                          double* threshold) {
+inline void project_group(const ProjectJob& job, int64_t row, const T** src, int n, int64_t K, T** dst,
+                          LaneRadii<T>& radii, const Scratch<T>& s, double* threshold) {
+  constexpr int W = kWidth<T>;
   unsigned undone = 0;
   if (K <= kLaneLimit) {
-    for (int i = 0; i < n; i += kWidth<T>)
-      undone |= project_lanes(src + i, r + i, std::min(kWidth<T>, n - i), K, dst + i, s.lanes, threshold + i) << i;
+    for (int i = 0; i < n; i += W) {
+      const int m = std::min(W, n - i);
+      if (job.radius_per_row)
+        for (int j = 0; j < m; ++j) radii.set(j, job.radius[row + i + j]);
+      undone |= project_lanes(src + i, radii, m, K, dst + i, s.lanes, job.threshold ? threshold + i : nullptr) << i;
+    }
   } else {
     for (int i = 0; i < n; ++i)
-      undone |= unsigned(!project_direct(src[i], K, r[i], dst[i], s, threshold[i])) << i;
+      undone |= unsigned(!project_direct(src[i], K, job.radius_of(row + i), dst[i], s, threshold[i])) << i;
   }
   for (int i = 0; undone >> i; ++i) {
     if (!(undone >> i & 1)) continue;
     T* slot = s.rows + i * s.stride;
     if (src[i] != slot) std::copy_n(src[i], K, slot);
-    project_any(slot, K, r[i], dst[i], s, threshold[i]);
+    project_any(slot, K, job.radius_of(row + i), dst[i], s, threshold[i]);
   }
 }
 
@@ -106,11 +113,13 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const int64_t K = std::max<int64_t>(job.K, kTile<T>);  // shorter rows are filled up with -inf
   const bool in_place = std::is_same_v<S, T> && K == job.K;
   const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
+  LaneRadii<T> radii;
+  for (int i = 0; i < kWidth<T>; ++i) radii.set(i, job.radius[0]);
   for (int64_t row = begin; row < end; row += kGroup) {
     const int n = int(std::min<int64_t>(kGroup, end - row));
     const T* src[kGroup];
     T* dst[kGroup];
-    double r[kGroup], threshold[kGroup];
+    double threshold[kGroup];
     if (!read) load_rows(job, x, job.xs, row, n, s);
     for (int i = 0; i < n; ++i) {
       T* slot = s.rows + i * s.stride;
@@ -118,40 +127,61 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
       if (K > job.K) std::fill(slot + job.K, slot + K, -kInf<T>);
       src[i] = read ? reinterpret_cast<const T*>(x + offset(job, job.xs, row + i)) : slot;
       dst[i] = write ? reinterpret_cast<T*>(p + offset(job, job.ps, row + i)) : slot;
-      r[i] = job.radius_of(row + i);
     }
-    project_group(src, r, n, K, dst, s, threshold);
-    for (int i = 0; i < n; ++i) {
-      if (job.support) job.support[row + i] = std::count_if(dst[i], dst[i] + job.K, [](T v) { return v > 0; });
-      if (job.threshold) job.threshold[row + i] = threshold[i];
-    }
+    project_group(job, row, src, n, K, dst, radii, s, threshold);
+    if (job.support)
+      for (int i = 0; i < n; ++i)
+        job.support[row + i] = std::count_if(dst[i], dst[i] + job.K, [](T v) { return v > 0; });
+    if (job.threshold) std::copy_n(threshold, n, job.threshold + row);
     if (!write) store_rows<true>(job, p, job.ps, row, n, s);
+  }
+}
+
+// The gradients of n rows at p[i], v[i], written to g[i] (which may be v[i]), and w.p to `along`.
+template <class T>
+inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, int n, T** g, T* scale,
+                      const Scratch<T>& s, T* along) {
+  constexpr int W = kWidth<T>;
+  const bool lanes = job.K >= kTile<T> && job.K <= kVjpLaneLimit;
+  for (int i = 0; i < n; i += lanes ? W : 1) {
+    const int m = lanes ? std::min(W, n - i) : 1;
+    if (job.radius_per_row)
+      for (int j = 0; j < m; ++j) scale[j] = vjp_scale<T>(job.radius[row + i + j]);
+    if (lanes) vjp_lanes(p + i, v + i, load(scale), m, job.K, g + i, s.lanes, along + i);
+    else along[i] = T(vjp_row(p[i], v[i], job.K, scale[0], g[i], s.touched));
   }
 }
 
 template <class S>
 inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
+  constexpr int half = kGroup / 2;  // p in the lower slots, v and then the gradient in the upper ones
   const Scratch<T>& s = scratch_for<T>(job.K);
   const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
   S* grad = static_cast<S*>(job.grad_x);
   const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;
-  constexpr int half = kGroup / 2;  // p in the lower slots, v and then the gradient in the upper ones
   Scratch<T> upper = s;
   upper.rows += half * s.stride;
+  T scale[kWidth<T>], along[half + kWidth<T>];
+  std::fill_n(scale, kWidth<T>, vjp_scale<T>(job.radius[0]));
   for (int64_t row = begin; row < end; row += half) {
     const int n = int(std::min<int64_t>(half, end - row));
+    const T *pi[half], *vi[half];
+    T* gi[half];
     if (!direct) {
       load_rows(job, p, job.strides, row, n, s);
       load_rows(job, v, job.strides, row, n, upper);
     }
     for (int i = 0; i < n; ++i) {
-      const int64_t at = offset(job, job.strides, row + i);
-      const T* pi = direct ? reinterpret_cast<const T*>(p + at) : s.rows + i * s.stride;
-      const T* vi = direct ? reinterpret_cast<const T*>(v + at) : upper.rows + i * s.stride;
-      T* gi = direct ? reinterpret_cast<T*>(grad + at) : upper.rows + i * s.stride;
-      const double r = job.radius_of(row + i), along = vjp_row(pi, vi, job.K, r, gi, s.touched);
-      if (job.grad_radius) job.grad_radius[row + i] = r == 0 ? 0 : -along / r;
+      const int64_t at = direct ? offset(job, job.strides, row + i) : 0;
+      pi[i] = direct ? reinterpret_cast<const T*>(p + at) : s.rows + i * s.stride;
+      vi[i] = direct ? reinterpret_cast<const T*>(v + at) : upper.rows + i * s.stride;
+      gi[i] = direct ? reinterpret_cast<T*>(grad + at) : upper.rows + i * s.stride;
+    }
+    vjp_group(job, row, pi, vi, n, gi, scale, s, along);
+    for (int i = 0; job.grad_radius && i < n; ++i) {
+      const double r = job.radius_of(row + i);
+      job.grad_radius[row + i] = r == 0 ? 0 : -double(along[i]) / r;
     }
     if (!direct) store_rows<false>(job, grad, job.strides, row, n, upper);
   }

@@ -61,6 +61,47 @@ inline void store(T* p, Vec<T> v) {
   std::memcpy(p, &v, sizeof v);
 }
 
+// The first n < W entries; the lanes beyond them are 0 and their memory is not touched.
+template <class T>
+inline Vec<T> load_part(const T* x, int n) {
+#if defined(__AVX512F__)
+  const unsigned bits = (1u << n) - 1;
+  if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_loadu_ps((__mmask16)bits, x);
+  else return (Vec<T>)_mm512_maskz_loadu_pd((__mmask8)bits, x);
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 4) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    return (Vec<T>)_mm256_maskload_ps(x, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane));
+  } else {
+    const __m256i lane = _mm256_setr_epi64x(0, 1, 2, 3);
+    return (Vec<T>)_mm256_maskload_pd(x, _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), lane));
+  }
+#else
+  Vec<T> v{};
+  std::memcpy(&v, x, n * sizeof(T));
+  return v;
+#endif
+}
+
+template <class T>
+inline void store_part(T* p, Vec<T> v, int n) {
+#if defined(__AVX512F__)
+  const unsigned bits = (1u << n) - 1;
+  if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(p, (__mmask16)bits, (__m512)v);
+  else _mm512_mask_storeu_pd(p, (__mmask8)bits, (__m512d)v);
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 4) {
+    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
+    _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane), (__m256)v);
+  } else {
+    const __m256i lane = _mm256_setr_epi64x(0, 1, 2, 3);
+    _mm256_maskstore_pd(p, _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), lane), (__m256d)v);
+  }
+#else
+  std::memcpy(p, &v, n * sizeof(T));
+#endif
+}
+
 template <class T>
 inline Vec<T> splat(T value) {
   return value - Vec<T>{};
@@ -88,6 +129,28 @@ inline Vec<double> vmax(Vec<double> a, Vec<double> b) {
   return (Vec<double>)_mm_max_pd((__m128d)a, (__m128d)b);
 #else
   return a > b ? a : b;
+#endif
+}
+
+inline Vec<float> vsqrt(Vec<float> v) {
+#if defined(__AVX512F__)
+  return (Vec<float>)_mm512_sqrt_ps((__m512)v);
+#elif defined(__AVX2__)
+  return (Vec<float>)_mm256_sqrt_ps((__m256)v);
+#else
+  for (int i = 0; i < kWidth<float>; ++i) v[i] = __builtin_sqrtf(v[i]);
+  return v;
+#endif
+}
+
+inline Vec<double> vsqrt(Vec<double> v) {
+#if defined(__AVX512F__)
+  return (Vec<double>)_mm512_sqrt_pd((__m512d)v);
+#elif defined(__AVX2__)
+  return (Vec<double>)_mm256_sqrt_pd((__m256d)v);
+#else
+  for (int i = 0; i < kWidth<double>; ++i) v[i] = __builtin_sqrt(v[i]);
+  return v;
 #endif
 }
 
@@ -120,29 +183,54 @@ inline unsigned lane_bits(Mask<T> mask) {
 #endif
 }
 
-template <class T>
-inline T lanes_max(Vec<T> v) {
-  T m = v[0];
-  for (int i = 1; i < kWidth<T>; ++i) m = v[i] > m ? v[i] : m;
-  return m;
+// Sums across lanes go by halves, so that the rounding error grows with log2(W).
+#if defined(__AVX512F__)
+inline float lanes_max(Vec<float> v) { return _mm512_reduce_max_ps((__m512)v); }
+inline double lanes_max(Vec<double> v) { return _mm512_reduce_max_pd((__m512d)v); }
+inline float lanes_sum(Vec<float> v) { return _mm512_reduce_add_ps((__m512)v); }
+inline double lanes_sum(Vec<double> v) { return _mm512_reduce_add_pd((__m512d)v); }
+inline int64_t lanes_sum(Mask<float> v) { return _mm512_reduce_add_epi32((__m512i)v); }
+inline int64_t lanes_sum(Mask<double> v) { return _mm512_reduce_add_epi64((__m512i)v); }
+#elif defined(__AVX2__)
+inline float lanes_max(Vec<float> v) {
+  __m128 m = _mm_max_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+  m = _mm_max_ps(m, _mm_movehl_ps(m, m));
+  return _mm_cvtss_f32(_mm_max_ss(m, _mm_movehdup_ps(m)));
 }
-
-// A tree, so that the rounding error grows with log2(W).
-template <class T>
-inline T lanes_sum(Vec<T> v) {
-  T part[kWidth<T>];
-  store(part, v);
-  for (int w = kWidth<T> / 2; w > 0; w /= 2)
-    for (int i = 0; i < w; ++i) part[i] += part[i + w];
-  return part[0];
+inline double lanes_max(Vec<double> v) {
+  __m128d m = _mm_max_pd(_mm256_castpd256_pd128((__m256d)v), _mm256_extractf128_pd((__m256d)v, 1));
+  return _mm_cvtsd_f64(_mm_max_sd(m, _mm_unpackhi_pd(m, m)));
 }
-
-template <class T>
-inline int64_t lanes_count(Mask<T> v) {
-  int64_t n = 0;
-  for (int i = 0; i < kWidth<T>; ++i) n += v[i];
-  return n;
+inline float lanes_sum(Vec<float> v) {
+  __m128 s = _mm_add_ps(_mm256_castps256_ps128((__m256)v), _mm256_extractf128_ps((__m256)v, 1));
+  s = _mm_add_ps(s, _mm_movehl_ps(s, s));
+  return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
 }
+inline double lanes_sum(Vec<double> v) {
+  __m128d s = _mm_add_pd(_mm256_castpd256_pd128((__m256d)v), _mm256_extractf128_pd((__m256d)v, 1));
+  return _mm_cvtsd_f64(_mm_add_sd(s, _mm_unpackhi_pd(s, s)));
+}
+inline int64_t lanes_sum(Mask<float> v) {
+  __m128i s = _mm_add_epi32(_mm256_castsi256_si128((__m256i)v), _mm256_extracti128_si256((__m256i)v, 1));
+  s = _mm_add_epi32(s, _mm_shuffle_epi32(s, 0x4E));
+  return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1)));
+}
+inline int64_t lanes_sum(Mask<double> v) { return (v[0] + v[1]) + (v[2] + v[3]); }
+#else
+template <class V>
+inline auto lanes_fold(V v, bool larger) {
+  constexpr int W = sizeof(V) / sizeof(v[0]);
+  for (int w = W / 2; w > 0; w /= 2)
+    for (int i = 0; i < w; ++i) v[i] = larger ? (v[i] > v[i + w] ? v[i] : v[i + w]) : v[i] + v[i + w];
+  return v[0];
+}
+inline float lanes_max(Vec<float> v) { return lanes_fold(v, true); }
+inline double lanes_max(Vec<double> v) { return lanes_fold(v, true); }
+inline float lanes_sum(Vec<float> v) { return lanes_fold(v, false); }
+inline double lanes_sum(Vec<double> v) { return lanes_fold(v, false); }
+inline int64_t lanes_sum(Mask<float> v) { return lanes_fold(v, false); }
+inline int64_t lanes_sum(Mask<double> v) { return lanes_fold(v, false); }
+#endif
 
 #if defined(__AVX2__)
 // kPack[bits] moves the chosen ones of eight 32-bit lanes to the front, in order.

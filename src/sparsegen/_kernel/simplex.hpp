@@ -12,7 +12,7 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstdlib>
+#include <type_traits>
 
 #include "simd.hpp"
 
@@ -61,34 +61,60 @@ struct Excess {
   int64_t count;  // of x > tau
 };
 
+// `steps` steps from `x`: excess over `t` added to `total`, and the number of entries above it to `count`.
+template <class T>
+inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Mask<T>& count) {
+  constexpr int W = kWidth<T>;
+  const Vec<T> zero{};
+  Mask<T> n0 = count, n1{}, n2{}, n3{};
+  while (steps > 0) {
+    Vec<T> s0{}, s1{}, s2{}, s3{};
+    const int64_t turns = std::min(steps, kFold);
+    steps -= turns;
+    for (const T* end = x + turns * kStep<T>; x != end; x += kStep<T>) {
+      const Vec<T> d0 = load(x) - t, d1 = load(x + W) - t, d2 = load(x + 2 * W) - t, d3 = load(x + 3 * W) - t;
+      s0 += vmax(d0, zero), n0 -= d0 > zero;
+      s1 += vmax(d1, zero), n1 -= d1 > zero;
+      s2 += vmax(d2, zero), n2 -= d2 > zero;
+      s3 += vmax(d3, zero), n3 -= d3 > zero;
+    }
+    total.add(lanes_sum((s0 + s1) + (s2 + s3)));
+  }
+  count = (n0 + n1) + (n2 + n3);
+}
+
 template <class T>
 inline Excess excess(const Row<T>& row, T tau) {
-  const Vec<T> t = splat(tau), zero{};
   Total<T> total;
-  Mask<T> count[kUnroll] = {};
-  for (int64_t from = 0; from < row.steps; from += kFold) {
-    Vec<T> sum[kUnroll] = {};
-    for (int64_t i = from; i < std::min(from + kFold, row.steps); ++i) {
-      const T* x = row.at(i);
-      for (int j = 0; j < kUnroll; ++j) {
-        Vec<T> d = load(x + j * kWidth<T>) - t;
-        sum[j] += vmax(d, zero);
-        count[j] -= d > zero;
-      }
-    }
-    total.add(lanes_sum<T>((sum[0] + sum[1]) + (sum[2] + sum[3])));
-  }
-  return {total.value(), lanes_count<T>((count[0] + count[1]) + (count[2] + count[3]))};
+  Mask<T> count{};
+  add_excess(row.x, row.full, splat(tau), total, count);
+  if (row.steps > row.full) add_excess(row.tail, 1, splat(tau), total, count);
+  return {total.value(), lanes_sum(count)};
+}
+
+template <class T>
+inline T next_below(T x) {
+  using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+  if (!(std::fabs(x) > 0)) return -std::numeric_limits<T>::denorm_min();
+  Bits bits;
+  std::memcpy(&bits, &x, sizeof x);
+  bits += x > 0 ? -1 : 1;
+  std::memcpy(&x, &bits, sizeof x);
+  return x;
 }
 
 // tau + step, rounded down.
 template <class T>
 inline T add_down(T tau, double step) {
-  T next = T(tau + step);
-  double b = double(next) - tau;
-  double error = (tau - (next - b)) + (step - b);  // exact for double; for float the sum above is exact enough
-  if (sizeof(T) == 4) error = (double(tau) + step) - next;
-  return error < 0 ? std::nextafter(next, -kInf<T>) : next;
+  const T next = T(tau + step);
+  double error;
+  if constexpr (sizeof(T) == 4) {
+    error = (tau + step) - next;
+  } else {
+    const double b = next - tau;
+    error = (tau - (next - b)) + (step - b);
+  }
+  return error < 0 ? next_below(next) : next;
 }
 
 template <class T>
@@ -99,48 +125,86 @@ struct Cut {
   int64_t count;
 };
 
-// From `tau`, below the row's maximum, to the threshold. A start above the threshold costs one pass: f is convex, so the
-// first step lands below it.
+// Where the threshold of K normal scores of this mean and spread would be, to within a tenth of the spread or so: the c
+// with E[Z - c]_+ = share, share = r / (K spread). Only a place to start from: a wrong guess costs passes, never digits.
+// The logarithm is read off the exponent bits, linear in between.
 template <class T>
-inline Cut<T> newton(const Row<T>& row, T tau, double r) {
-  constexpr int64_t none = std::numeric_limits<int64_t>::max();
-  int64_t last = none;
-  for (bool first = true;; first = false) {
+inline Vec<T> guess(Vec<T> mean, Vec<T> spread, Vec<T> share) {
+  constexpr T one = sizeof(T) == 4 ? T(0x1p23) : T(0x1p52), bias = sizeof(T) == 4 ? T(127) : T(1023);
+  const Vec<T> y = vmax((__builtin_convertvector((Mask<T>)share, Vec<T>) / one - bias) * T(-0.6931472), Vec<T>{});
+  const Vec<T> over = share - T(0.4), right = vsqrt(y + y) - T(1.4) + y * T(0.045);
+  const Vec<T> left = T(0.399) / (T(1) + over * (T(1.725) + over * T(5.59))) - share;
+  return mean + spread * select<T>(over < Vec<T>{}, right, left);
+}
+
+// From `tau`, any guess, to the threshold; `low` is a lower bound of it, below the row's maximum. f is convex, so the
+// first step lands below the threshold from either side; from there the steps climb and the counts fall. Equal counts
+// mean equal sets, as the sets {x > tau} are nested.
+template <class T>
+inline Cut<T> newton(const Row<T>& row, T tau, T low, double r) {
+  int64_t last = -1;
+  for (int pass = 0;; ++pass) {
     const Excess e = excess(row, tau);
+    if (e.count == 0 && tau > low) {
+      tau = low;
+      continue;
+    }
     const double step = (e.sum - r) / double(e.count);
     const T next = add_down(tau, step);
-    if (e.count >= last || e.count == 0 || next == tau) return {tau, step, e.sum, e.count};
-    last = first && step < 0 ? none : e.count;
-    tau = next;
+    if (e.count == last || e.count == 0 || next == tau || (pass > 1 && e.count > last))
+      return {tau, step, e.sum, e.count};
+    last = e.count;
+    tau = std::max(next, low);
   }
 }
 
-// What one pass over the row tells: its maximum, its sum, and per lane the maxima of blocks of `R` steps.
-template <class T, int R>
-inline void survey(const Row<T>& row, T* maxima, T& top, double& sum) {
-  Vec<T> most = splat(-kInf<T>), total{};
-  for (int64_t from = 0; from < row.steps; from += R) {
-    Vec<T> block = splat(-kInf<T>), part[kUnroll] = {};
-    for (int64_t i = from; i < std::min<int64_t>(from + R, row.steps); ++i) {
-      const T* x = row.at(i);
-      const bool padded = i >= row.full;
-      Vec<T> v[kUnroll];
-      for (int j = 0; j < kUnroll; ++j) v[j] = load(x + j * kWidth<T>);
-      block = vmax(vmax(vmax(v[0], v[1]), vmax(v[2], v[3])), block);
-      for (int j = 0; j < kUnroll; ++j)
-        part[j] += padded ? select<T>(v[j] == splat(-kInf<T>), Vec<T>{}, v[j]) : v[j];
+inline constexpr int64_t kBlock = 4;           // steps in a block whose maxima are kept
+inline constexpr int64_t kBlockedFrom = 2048;  // row length from which they pay
+
+template <class T>
+struct Survey {
+  Vec<T> top = splat(-kInf<T>), sum{}, squares{};
+};
+
+// Adds steps to a survey, in blocks of `R` steps; the maxima of each block, lane by lane, go to `maxima` unless null.
+template <class T>
+inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& all) {
+  constexpr int W = kWidth<T>;
+  Vec<T> top = all.top, sum = all.sum, squares = all.squares;
+  while (steps > 0) {
+    const int64_t turns = std::min(steps, R);
+    steps -= turns;
+    Vec<T> m0 = splat(-kInf<T>), m1 = m0, s0{}, s1{}, q0{}, q1{};
+    for (const T* end = x + turns * kStep<T>; x != end; x += 2 * W) {
+      const Vec<T> v0 = load(x), v1 = load(x + W);
+      m0 = vmax(v0, m0), s0 += v0, q0 += v0 * v0;
+      m1 = vmax(v1, m1), s1 += v1, q1 += v1 * v1;
     }
-    store(maxima + from / R * kWidth<T>, block);
-    most = vmax(block, most);
-    total += (part[0] + part[1]) + (part[2] + part[3]);
+    m0 = vmax(m0, m1);
+    if (maxima) store(maxima, m0), maxima += W;
+    top = vmax(m0, top), sum += s0 + s1, squares += q0 + q1;
   }
-  top = lanes_max<T>(most);
-  sum = lanes_sum<T>(total);
+  all = {top, sum, squares};
+}
+
+// The padded last step: joins the block before it where that is not full, and its -inf counts for nothing in the sums.
+template <class T>
+inline void survey_tail(const Row<T>& row, T* maxima, Survey<T>& all) {
+  Vec<T> top = splat(-kInf<T>);
+  for (int j = 0; j < kUnroll; ++j) {
+    const Vec<T> v = load(row.tail + j * kWidth<T>), finite = select<T>(v == splat(-kInf<T>), Vec<T>{}, v);
+    top = vmax(v, top);
+    all.sum += finite, all.squares += finite * finite;
+  }
+  all.top = vmax(top, all.top);
+  if (!maxima) return;
+  T* block = maxima + row.full / kBlock * kWidth<T>;
+  store(block, row.full % kBlock ? vmax(load(block), top) : top);
 }
 
 template <class T>
 struct Scratch {
-  T* maxima = nullptr;  // K / 4 and padding
+  T* maxima = nullptr;  // a vector for each block
   T* picked = nullptr;  // K and padding
   T* lanes = nullptr;   // small K only: K x W
   T* rows = nullptr;    // kGroup rows of `stride` entries
@@ -149,18 +213,17 @@ struct Scratch {
 };
 
 // Entries above `bound`, from the blocks that hold any. `out` has room for K entries and a padding step.
-template <class T, int R>
+template <class T>
 inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out) {
   const Vec<T> b = splat(bound);
   int64_t n = 0;
-  for (int64_t from = 0; from < row.steps; from += R) {
-    if (!lane_bits<T>(load(maxima + from / R * kWidth<T>) > b)) continue;
-    for (int64_t i = from; i < std::min<int64_t>(from + R, row.steps); ++i) {
+  for (int64_t from = 0; from < row.steps; from += kBlock, maxima += kWidth<T>) {
+    if (!lane_bits<T>(load(maxima) > b)) continue;
+    for (int64_t i = from; i < std::min(from + kBlock, row.steps); ++i) {
       const T* x = row.at(i);
       for (int j = 0; j < kUnroll; ++j) {
-        Vec<T> v = load(x + j * kWidth<T>);
-        unsigned bits = lane_bits<T>(v > b);
-        if (bits) n += pack(out + n, v, bits);
+        const Vec<T> v = load(x + j * kWidth<T>);
+        n += pack(out + n, v, lane_bits<T>(v > b));
       }
     }
   }
@@ -169,64 +232,74 @@ inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out) {
   return n;
 }
 
-// Writes p, skipping the arithmetic for blocks without an entry above tau. `p` may be `x` itself.
-template <class T, int R>
-inline void write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p) {
+// Writes p = [x - tau - rest]_+ / r for `steps` steps. `p` may be `x` itself.
+template <class T>
+inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p) {
   const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(1 / r)), zero{};
-  const Vec<T> bound = splat(T(cut.rest) < 0 ? -kInf<T> : cut.tau);
-  for (int64_t from = 0; from < row.steps; from += R) {
-    const bool any = lane_bits<T>(load(maxima + from / R * kWidth<T>) > bound);
-    for (int64_t i = from; i < std::min<int64_t>(from + R, row.steps); ++i) {
-      T last[kStep<T>];
-      const T* x = row.at(i);
-      T* out = i < row.full ? p + i * kStep<T> : last;
-      for (int j = 0; j < kUnroll; ++j) {
-        Vec<T> v = zero;
-        if (any) v = vmax((load(x + j * kWidth<T>) - tau) - rest, zero) * scale;
-        store(out + j * kWidth<T>, v);
-      }
-      if (i >= row.full) std::copy_n(last, K - row.full * kStep<T>, p + row.full * kStep<T>);
-    }
-  }
+  for (const T* end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>)
+    for (int j = 0; j < kUnroll; ++j)
+      store(p + j * kWidth<T>, vmax((load(x + j * kWidth<T>) - tau) - rest, zero) * scale);
 }
 
-// Radii between which float arithmetic neither overflows nor loses digits to underflow.
+// The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read.
+template <class T>
+inline void write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p) {
+  if (!maxima) {
+    write_steps(row.x, row.full, cut, r, p);
+  } else {
+    const Vec<T> bound = splat(cut.rest < 0 ? -kInf<T> : cut.tau);
+    for (int64_t from = 0; from < row.full; from += kBlock, maxima += kWidth<T>) {
+      const int64_t n = std::min(kBlock, row.full - from), at = from * kStep<T>;
+      if (lane_bits<T>(load(maxima) > bound)) write_steps(row.x + at, n, cut, r, p + at);
+      else std::fill_n(p + at, n * kStep<T>, T(0));
+    }
+  }
+  if (row.steps == row.full) return;
+  T last[kStep<T>];
+  write_steps(row.tail, 1, cut, r, last);
+  std::copy_n(last, K - row.full * kStep<T>, p + row.full * kStep<T>);
+}
+
+// Radii between which arithmetic in T neither overflows nor loses digits to underflow.
 template <class T>
 inline bool plain_radius(double r) {
   constexpr double big = sizeof(T) == 4 ? 0x1p60 : 0x1p500;
   return r >= 1 / big && r <= big;
 }
 
-template <class T, int R>
-inline bool project_plain_radius(const T* x, int64_t K, double r, T* p, const Scratch<T>& s, double& threshold) {
-  const Row<T> row(x, K);
-  T top;
-  double sum;
-  survey<T, R>(row, s.maxima, top, sum);
-  // NaN, +inf and nothing to choose are left to the caller, as is a sum that overflowed.
-  if (!(std::fabs(top) < kInf<T>) || std::isnan(sum)) return false;
-
-  const int64_t blocks = (row.steps + R - 1) / R * kWidth<T>;
-  Cut<T> cut = newton(Row<T>(s.maxima, blocks), add_down(top, -r), r);  // a subset of the entries bounds tau from below
-  if (cut.count * 4 <= blocks) {
-    const int64_t n = pick<T, R>(row, s.maxima, cut.tau, s.picked);
-    cut = newton(Row<T>(s.picked, n), cut.tau, r);
-  } else {
-    const T mean = T((sum - r) / double(K));  // the whole row as the support
-    cut = newton(row, mean > cut.tau && mean < top ? mean : cut.tau, r);
+template <class T>
+inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Survey<T>& all, double r, T* picked) {
+  const T top = lanes_max(all.top), low = add_down(top, -r);
+  const double mean = lanes_sum(all.sum) / double(K), square = lanes_sum(all.squares) / double(K);
+  if (maxima && low > mean) {
+    // A subset of the entries bounds tau from below; its blocks then hold all that matters.
+    const int64_t n = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
+    const Cut<T> bound = newton(Row<T>(maxima, n), low, low, r);
+    if (bound.count > 0 && bound.count * 4 <= n)
+      return newton(Row<T>(picked, pick(row, maxima, bound.tau, picked)), bound.tau, bound.tau, r);
   }
-  // Entries far from 0 beside a small radius: tau's grid is too coarse, and x - max must come first.
-  if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
-  write_row<T, R>(row, K, s.maxima, cut, r, p);
-  threshold = double(cut.tau) + cut.rest;
-  return true;
+  const double spread = std::sqrt(square - mean * mean);
+  const T start = guess<T>(splat(T(mean)), splat(T(spread)), splat(T(r / (double(K) * spread))))[0];
+  return newton(row, start > low && start < top ? start : low, low, r);
 }
 
+// False where the row needs project_any: NaN, +inf, nothing to choose, a radius or entries out of proportion.
 template <class T>
 inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<T>& s, double& threshold) {
   if (!plain_radius<T>(r)) return false;
-  if (K < 4096) return project_plain_radius<T, 1>(x, K, r, p, s, threshold);
-  return project_plain_radius<T, 4>(x, K, r, p, s, threshold);
+  const Row<T> row(x, K);
+  T* maxima = K < kBlockedFrom ? nullptr : s.maxima;
+  Survey<T> all;
+  survey(row.x, row.full, maxima ? kBlock : kFold, maxima, all);
+  if (row.steps > row.full) survey_tail(row, maxima, all);
+  const T top = lanes_max(all.top);
+  if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;
+  const Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked);
+  // Entries far from 0 beside a small radius: tau's grid is too coarse, and x - max must come first.
+  if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
+  write_row(row, K, maxima, cut, r, p);
+  threshold = double(cut.tau) + cut.rest;
+  return true;
 }
 
 // r -> 0: uniform on the maximal entries. r -> inf: uniform on all that may be chosen.
@@ -291,66 +364,109 @@ inline double mean_row(const T* x, int64_t K, double& count) {
   return mean;
 }
 
-// grad_x = s o (v - mean_S v) / r  and  w.p  with w = s o (v - mean_S v), s = [p > 0]; reads v on the support only.
+// The support of one row: its size and the sum of v over it.
 template <class T>
-inline double vjp_row(const T* p, const T* v, int64_t K, double r, T* g, int32_t* touched) {
-  const T nan = std::numeric_limits<T>::quiet_NaN();
-  if (K == 0) return 0;
-  if (std::isnan(p[0])) {
-    std::fill_n(g, K, nan);
-    return nan;
-  }
-  constexpr int W = kWidth<T>;
-  const int64_t full = K / kStep<T>;
-  const Vec<T> zero{};
+struct Support {
   Total<T> total;
-  Mask<T> count[kUnroll] = {};
-  Vec<T> sum[kUnroll] = {};
-  int64_t n = 0, folded = 0;
-  for (int64_t i = 0; i < full; ++i) {
-    Mask<T> on[kUnroll];
-    for (int j = 0; j < kUnroll; ++j) on[j] = load(p + i * kStep<T> + j * W) > zero;
-    if (!lane_bits<T>((on[0] | on[1]) | (on[2] | on[3]))) {
-      for (int j = 0; j < kUnroll; ++j) store(g + i * kStep<T> + j * W, zero);
+  Vec<T> sum{};
+  Mask<T> count{};
+  int64_t steps = 0;
+  void add(Mask<T> on, Vec<T> v) { sum += keep<T>(on, v), count -= on; }
+  void fold() { total.add(lanes_sum(sum)), sum = Vec<T>{}; }
+};
+
+// w = [p > 0] (v - mean), returned over r; adds w p to `along`.
+template <class T>
+inline Vec<T> centre(Vec<T> p, Vec<T> v, Vec<T> mean, Vec<T> scale, Vec<T>& along) {
+  const Vec<T> w = keep<T>(p > Vec<T>{}, v - mean);
+  along += w * p;
+  return w * scale;
+}
+
+// Entries [from, K): fewer than a step, or a whole short row.
+template <class T>
+inline void gather_end(const T* p, const T* v, int64_t from, int64_t K, Support<T>& s) {
+  constexpr int W = kWidth<T>;
+  Vec<T> sum{};  // two chains of additions, so that one need not wait for the other
+  for (; from + 2 * W <= K; from += 2 * W) {
+    const Mask<T> on = load(p + from + W) > Vec<T>{};
+    s.add(load(p + from) > Vec<T>{}, load(v + from));
+    sum += keep<T>(on, load(v + from + W)), s.count -= on;
+  }
+  s.sum += sum;
+  for (; from + W <= K; from += W) s.add(load(p + from) > Vec<T>{}, load(v + from));
+  const int left = int(K - from);
+  if (left) s.add(load_part(p + from, left) > Vec<T>{}, load_part(v + from, left));
+}
+
+template <class T>
+inline void centre_end(const T* p, const T* v, int64_t from, int64_t K, Vec<T> mean, Vec<T> scale, Vec<T>& along, T* g) {
+  constexpr int W = kWidth<T>;
+  Vec<T> other{};
+  for (; from + 2 * W <= K; from += 2 * W) {
+    store(g + from, centre<T>(load(p + from), load(v + from), mean, scale, along));
+    store(g + from + W, centre<T>(load(p + from + W), load(v + from + W), mean, scale, other));
+  }
+  along += other;
+  for (; from + W <= K; from += W) store(g + from, centre<T>(load(p + from), load(v + from), mean, scale, along));
+  const int left = int(K - from);
+  if (left)
+    store_part(g + from, centre<T>(load_part(p + from, left), load_part(v + from, left), mean, scale, along), left);
+}
+
+inline constexpr int64_t kSkipFrom = 1024;  // row length from which steps without support are worth a branch
+
+// Long rows: steps without support are zeroed at once and v is not read there; `touched` lists the others.
+template <class T>
+inline int64_t gather_steps(const T* p, const T* v, int64_t steps, T* g, int32_t* touched, Support<T>& s) {
+  constexpr int W = kWidth<T>;
+  const Vec<T> zero{};
+  int64_t n = 0;
+  for (int64_t i = 0; i < steps; ++i, p += kStep<T>, v += kStep<T>, g += kStep<T>) {
+    const Mask<T> a = load(p) > zero, b = load(p + W) > zero, c = load(p + 2 * W) > zero, d = load(p + 3 * W) > zero;
+    if (!lane_bits<T>((a | b) | (c | d))) {
+      for (int j = 0; j < kUnroll; ++j) store(g + j * W, zero);
       continue;
     }
+    s.add(a, load(v)), s.add(b, load(v + W)), s.add(c, load(v + 2 * W)), s.add(d, load(v + 3 * W));
     touched[n++] = int32_t(i);
-    for (int j = 0; j < kUnroll; ++j) {
-      sum[j] += keep<T>(on[j], load(v + i * kStep<T> + j * W));
-      count[j] -= on[j];
-    }
-    if (n - folded == kFold) {
-      total.add(lanes_sum<T>((sum[0] + sum[1]) + (sum[2] + sum[3])));
-      for (auto& part : sum) part = zero;
-      folded = n;
-    }
+    if (n % kFold == 0) s.fold();
   }
-  total.add(lanes_sum<T>((sum[0] + sum[1]) + (sum[2] + sum[3])));
-  int64_t support = lanes_count<T>((count[0] + count[1]) + (count[2] + count[3]));
-  for (int64_t i = full * kStep<T>; i < K; ++i) {
-    if (!(p[i] > 0)) continue;
-    total.add(v[i]);
-    ++support;
+  return n;
+}
+
+// What multiplies w in the gradient: 1 / r, and 0 for the constant map r = 0.
+template <class T>
+inline T vjp_scale(double r) {
+  return r == 0 ? T(0) : T(std::min(1 / r, double(std::numeric_limits<T>::max())));
+}
+
+// grad_x = w / r, given 1 / r, and w.p, with w = s o (v - mean_S v), s = [p > 0].
+template <class T>
+inline double vjp_row(const T* p, const T* v, int64_t K, T one_over_r, T* g, int32_t* touched) {
+  constexpr int W = kWidth<T>;
+  if (K == 0) return 0;
+  if (std::isnan(p[0])) {
+    std::fill_n(g, K, p[0]);
+    return p[0];
   }
-  const T mean = support ? T(total.value() / double(support)) : T(0);
-  const T scale = r == 0 ? T(0) : std::min(T(1 / r), std::numeric_limits<T>::max());
-  Total<T> along;  // w.p
+  const int64_t full = K < kSkipFrom ? 0 : K / kStep<T>, end = full * kStep<T>;
+  Support<T> s;
+  const int64_t n = gather_steps(p, v, full, g, touched, s);
+  gather_end(p, v, end, K, s);
+  s.fold();
+  const int64_t size = lanes_sum(s.count);
+  const Vec<T> mean = splat(size ? T(s.total.value() / double(size)) : T(0)), scale = splat(one_over_r);
+  Total<T> along;
+  Vec<T> part{};
   for (int64_t t = 0; t < n; ++t) {
     const int64_t at = touched[t] * int64_t(kStep<T>);
-    Vec<T> part = zero;
-    for (int j = 0; j < kUnroll; ++j) {
-      const Vec<T> pj = load(p + at + j * W);
-      const Vec<T> w = keep<T>(pj > zero, load(v + at + j * W) - splat(mean));
-      store(g + at + j * W, w * splat(scale));
-      part += keep<T>(pj > zero, w * pj);
-    }
-    along.add(lanes_sum<T>(part));
+    for (int64_t i = at; i < at + kStep<T>; i += W)
+      store(g + i, centre<T>(load(p + i), load(v + i), mean, scale, part));
+    if (t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
   }
-  for (int64_t i = full * kStep<T>; i < K; ++i) {
-    const T w = p[i] > 0 ? v[i] - mean : T(0);
-    g[i] = w * scale;
-    along.add(w * p[i]);
-  }
+  centre_end(p, v, end, K, mean, scale, part, g);
+  along.add(lanes_sum(part));
   return along.value();
 }
 

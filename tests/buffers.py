@@ -1,0 +1,98 @@
+"""The kernel called directly on raw memory: outputs start as NaN, with guard cells on either side."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+
+import numpy as np
+
+from sparsegen import _core
+
+STORAGE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
+EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
+_GUARD = 64
+
+
+@contextmanager
+def using_engine(name: str):
+    before = _core.engine()
+    _core.use_engine(name)
+    try:
+        yield
+    finally:
+        _core.use_engine(before)
+
+
+def _bfloat_bits(x: np.ndarray) -> np.ndarray:
+    bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
+    rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16
+    return np.where(np.isnan(x), 0x7FC0, rounded).astype(np.uint16)
+
+
+def stored(x, storage: str) -> np.ndarray:
+    """Numbers rounded to `storage`, as the array the kernel reads; bfloat16 as its bits."""
+    x = np.asarray(x)
+    return _bfloat_bits(x) if storage == "bfloat16" else np.ascontiguousarray(x, dtype=storage)
+
+
+def floats(bits: np.ndarray, storage: str) -> np.ndarray:
+    """What `stored` numbers are worth, in float64."""
+    if storage == "bfloat16":
+        bits = (bits.astype(np.uint32) << 16).view(np.float32)
+    return bits.astype(np.float64)
+
+
+class Output:
+    """Room for a result: NaN inside, a pattern outside that nobody may touch."""
+
+    def __init__(self, shape, storage: str):
+        dtype = np.dtype(np.uint16 if storage == "bfloat16" else storage)
+        size = int(np.prod(shape))
+        self._all = np.full((size + 2 * _GUARD) * dtype.itemsize, 0xA5, np.uint8)
+        self.cells = self._all[_GUARD * dtype.itemsize :][: size * dtype.itemsize].view(dtype).reshape(shape)
+        self.cells[...] = 0x7FC0 if storage == "bfloat16" else np.nan
+        self._edge = _GUARD * dtype.itemsize
+
+    @property
+    def address(self) -> int:
+        return self.cells.ctypes.data
+
+    def take(self) -> np.ndarray:
+        """The result, once the guard cells have been looked at."""
+        assert (self._all[: self._edge] == 0xA5).all(), "the kernel wrote before its output"
+        assert (self._all[-self._edge :] == 0xA5).all(), "the kernel wrote past its output"
+        return self.cells
+
+
+def project(x: np.ndarray, r: float, storage: str, threads: int = 1) -> np.ndarray:
+    """Contiguous rows (N, K) of stored numbers."""
+    out = Output(x.shape, storage)
+    _core.project(x.ctypes.data, out.address, STORAGE[storage], *x.shape, r, threads)
+    return out.take()
+
+
+def project_strided(x: np.ndarray, r, storage: str, mask=None, threads: int = 1):
+    """Rows along the middle of (outer, K, inner), any strides; radii (outer, inner). Returns p, support, threshold."""
+    outer, n, inner = x.shape
+    p, support = Output(x.shape, storage), Output((outer, inner), "float64")
+    threshold = Output((outer, inner), "float64")
+    radius = np.ascontiguousarray(np.broadcast_to(r, (outer, inner)), np.float64)
+    rows = None if mask is None else np.ascontiguousarray(np.moveaxis(mask, 1, -1))
+    _core.project_strided(
+        x.ctypes.data, p.address, STORAGE[storage], outer, n, inner, *(s // x.itemsize for s in x.strides),
+        radius.ctypes.data, True, 0 if rows is None else rows.ctypes.data, 0, support.address, threshold.address,
+        threads,
+    )  # fmt: skip
+    return p.take(), support.take().view(np.int64), threshold.take()
+
+
+def vjp(p: np.ndarray, v: np.ndarray, r, storage: str, threads: int = 1):
+    """Rows along the middle of (outer, K, inner). Returns grad_x and grad_radius."""
+    outer, n, inner = p.shape
+    grad, grad_radius = Output(p.shape, storage), Output((outer, inner), "float64")
+    radius = np.ascontiguousarray(np.broadcast_to(r, (outer, inner)), np.float64)
+    _core.project_vjp(
+        p.ctypes.data, v.ctypes.data, grad.address, STORAGE[storage], outer, n, inner, radius.ctypes.data, True,
+        grad_radius.address, threads,
+    )  # fmt: skip
+    return grad.take(), grad_radius.take()

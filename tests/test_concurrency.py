@@ -1,0 +1,87 @@
+"""Callers at the same time, and children of a process that has already used its threads."""
+
+import multiprocessing
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import pytest
+
+import sparsegen as sg
+
+SHAPES = [(2, 5), (64, 33), (3000, 40), (400, 300), (3, 50000)]
+
+
+def inputs():
+    rng = np.random.default_rng(11)
+    return [rng.standard_normal(shape).astype(dtype) for shape in SHAPES for dtype in (np.float32, np.float64)]
+
+
+def answers(arrays):
+    return [(sg.sparsemax(z), sg.sparsehourglass(z, q=0.5), sg.sparsegen_exp(z, lam=-1.0)) for z in arrays]
+
+
+def assert_same(got, want):
+    for one, two in zip(got, want):
+        for a, b in zip(one, two):
+            np.testing.assert_array_equal(a, b)
+
+
+def test_eight_callers_at_once_get_the_right_bits(threads):
+    arrays = inputs()
+    threads(1)
+    want = answers(arrays)
+    threads(4)
+    orders = [np.random.default_rng(i).permutation(len(arrays)) for i in range(8)]
+
+    def work(order):
+        for _ in range(3):
+            assert_same(answers([arrays[i] for i in order]), [want[i] for i in order])
+
+    with ThreadPoolExecutor(8) as callers:
+        for done in [callers.submit(work, order) for order in orders]:
+            done.result(timeout=60)
+
+
+def _child(want, threads_wanted):
+    sg.set_num_threads(threads_wanted)
+    assert_same(answers(inputs()), want)
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.parametrize("way", [w for w in ("fork", "spawn") if w in multiprocessing.get_all_start_methods()])
+def test_children_of_a_threaded_parent_get_the_right_bits(way, threads):
+    threads(3)
+    want = answers(inputs())
+    context = multiprocessing.get_context(way)
+    children = [context.Process(target=_child, args=(want, n), daemon=True) for n in (1, 3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(60)
+    stuck = [child for child in children if child.is_alive()]
+    for child in stuck:
+        child.kill()
+    assert not stuck, "a child did not end"
+    assert [child.exitcode for child in children] == [0, 0]
+    assert_same(answers(inputs()), want)
+
+
+def _grandchild(want):
+    inner = multiprocessing.get_context("fork").Process(target=_child, args=(want, 2), daemon=False)
+    inner.start()
+    inner.join(30)
+    assert inner.exitcode == 0
+
+
+@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system has no fork")
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_fork_of_a_fork_gets_the_right_bits(threads):
+    threads(3)
+    want = answers(inputs())
+    child = multiprocessing.get_context("fork").Process(target=_grandchild, args=(want,))
+    child.start()
+    child.join(60)
+    running = child.is_alive()
+    child.kill()
+    assert not running, "the child did not end"
+    assert child.exitcode == 0

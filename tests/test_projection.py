@@ -1,0 +1,184 @@
+"""The kernel's answer against two oracles of another kind, on every engine this machine has."""
+
+import math
+
+import buffers
+import laws
+import numpy as np
+import oracle
+import pytest
+import strategies
+from hypothesis import given
+from hypothesis import strategies as st
+
+import sparsegen as sg
+from sparsegen import _core
+
+ENGINES = _core.engines()
+SIZES = [*range(1, 41), 255, 256, 257, 511, 4095, 4096, 4097, 20000, 131072]
+
+
+def exact(x, mask, r):
+    rows = []
+    for i, row in enumerate(x.astype(np.float64)):
+        hidden = row if mask is None else np.where(mask[i], row, -math.inf)
+        rows.append([float(v) for v in oracle.project_exact(hidden.tolist(), r)[0]])
+    return np.array(rows)
+
+
+def assert_right(p, want, blur=0.0):
+    laws.assert_near(p, want, blur=2.0**-24 if p.dtype == np.float16 else blur)
+    busy = want.sum(-1) > 0
+    laws.assert_on_simplex(p[busy])
+    assert (p[~busy] == 0).all()
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@pytest.mark.parametrize("dtype", strategies.DTYPES, ids=lambda t: t.__name__)
+@given(data=st.data())
+def test_short_rows_equal_the_exact_projection(name, dtype, data):
+    x = data.draw(strategies.rows(dtype))
+    mask, r = data.draw(strategies.masks(x.shape)), data.draw(strategies.radii)
+    with buffers.using_engine(name):
+        assert_right(sg.project(x, r, mask=mask), exact(x, mask, r))
+
+
+@pytest.mark.parametrize("name", ENGINES)
+@given(x=strategies.rows(np.float64, most=8, shape=(1, 8)).map(lambda x: np.round(x * 64) / 64 % 16))
+def test_support_and_threshold_are_exact_on_a_grid(name, x):
+    for r in (0.125, 1.0, 8.0):
+        p, tau = oracle.project_exact(x[0].tolist(), r)
+        with buffers.using_engine(name):
+            got, info = sg.project(x, r, return_info=True)
+        assert [v > 0 for v in got[0]] == [v > 0 for v in p]
+        assert info.support_size[0] == sum(v > 0 for v in p)
+        assert abs(info.threshold[0] - float(tau)) <= 4 * 2.0**-52 * 16
+
+
+@pytest.mark.parametrize("dtype", strategies.DTYPES, ids=lambda t: t.__name__)
+@given(data=st.data())
+def test_any_axis_and_mask_equal_the_rows_moved_last(dtype, data):
+    x, axis, mask = data.draw(strategies.shaped(dtype))
+    p = sg.project(x, 0.75, axis=axis, mask=mask)
+    full = np.moveaxis(np.broadcast_to(True if mask is None else mask, x.shape), axis, -1)
+    moved = np.moveaxis(x, axis, -1)
+    want = exact(moved.reshape(-1, moved.shape[-1]), full.reshape(-1, moved.shape[-1]), 0.75)
+    assert_right(np.moveaxis(p, axis, -1).reshape(want.shape), want)
+
+
+@given(data=st.data())
+def test_one_radius_a_row_equals_a_call_a_row(data):
+    x = data.draw(strategies.rows(np.float32))
+    r = np.array(data.draw(st.lists(strategies.radii, min_size=len(x), max_size=len(x))))
+    p = sg.project(x, r)
+    for i in range(len(x)):
+        np.testing.assert_array_equal(p[i], sg.project(x[i], r[i]))
+
+
+def normal(rng, k):
+    return rng.standard_normal(k)
+
+
+def dense(rng, k):
+    return rng.random(k) / k
+
+
+def narrow(rng, k):
+    return rng.standard_normal(k) * 1e-3
+
+
+def far_below(rng, k):
+    return rng.standard_normal(k) * 1e-3 - 1e8
+
+
+def geometric(rng, k):
+    return 2.0 ** -np.minimum(np.arange(k), 120)
+
+
+def equal(rng, k):
+    return np.full(k, 0.3)
+
+
+def one_huge(rng, k):
+    return np.where(np.arange(k) == k // 2, 1e30, rng.standard_normal(k))
+
+
+def alternating(rng, k):
+    return np.where(np.arange(k) % 2, 0.5, -0.5) / k
+
+
+def rising(rng, k):
+    return np.linspace(-1, 1, k)
+
+
+def falling(rng, k):
+    return np.linspace(1, -1, k)
+
+
+def denormal(rng, k):
+    return rng.integers(-9, 9, k) * 1e-42
+
+
+def crowd_near_the_threshold(rng, k):
+    return np.where(np.arange(k) == 0, 0, -0.9)
+
+
+def crowd_at_the_threshold(rng, k):
+    return np.where(np.arange(k) == 0, 0, -1.0)
+
+
+def crowd_around_the_threshold(rng, k):
+    return np.where(np.arange(k) == 0, 0, -1.0 + rng.integers(-4, 5, k) * 2.0**-23)
+
+
+def half_hidden(rng, k):
+    return np.where(np.arange(k) % 2, rng.standard_normal(k), -math.inf)
+
+
+KINDS = [
+    normal, dense, narrow, far_below, geometric, equal, one_huge, alternating, rising, falling, denormal,
+    crowd_near_the_threshold, crowd_at_the_threshold, crowd_around_the_threshold, half_hidden,
+]  # fmt: skip
+
+
+def rows_of(kind, k, n):
+    rng = np.random.default_rng(k)
+    return np.stack([kind(rng, k) for _ in range(n)])
+
+
+@pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.__name__)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
+def test_rows_of_every_size_equal_the_bisection(kind, dtype, engine):
+    for k in SIZES:
+        x = rows_of(kind, k, 3 if k < 300 else 1).astype(dtype)
+        for r in (1.0, 0.01) if k < 5000 else (1.0,):
+            assert_right(sg.project(x, r), oracle.project_bisect(x, r))
+
+
+@pytest.mark.parametrize("k", [7, 300, 5000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("r", [0.0, 1e-40, 1e-30, 1e-10, 1e10, 1e18, 1e19, 1e30, 1e40, math.inf])
+def test_radii_of_every_magnitude_equal_the_bisection(k, dtype, r, engine):
+    for kind in (normal, rising, equal, one_huge, half_hidden):
+        x = rows_of(kind, k, 2).astype(dtype)
+        for scale in (1, min(max(r, 1e-30), 1e30)):
+            with np.errstate(over="ignore"):
+                scaled = np.clip(x * dtype(scale), -np.finfo(dtype).max, np.finfo(dtype).max)
+            scaled[x == -math.inf] = -math.inf
+            want = oracle.project_bisect(scaled, r)
+            # Radii near the ends of the exponent range are reached by x - max, which rounds at the size of the spread.
+            assert_right(sg.project(scaled, r), want, blur=np.finfo(dtype).eps * want.max())
+
+
+@pytest.mark.parametrize("k", [1, 5, 33, 256, 257, 4097])
+@pytest.mark.parametrize("storage", ["float16", "bfloat16"])
+def test_half_precision_is_float32_rounded_once(k, storage, engine):
+    for kind in (normal, dense, rising, equal, half_hidden):
+        bits = buffers.stored(rows_of(kind, k, 5), storage)
+        x = buffers.floats(bits, storage).astype(np.float32)
+        p = buffers.floats(buffers.project(bits, 1.0, storage), storage)
+        single = buffers.project(x, 1.0, "float32")
+        want = buffers.floats(buffers.stored(single, storage), storage)
+        lost = (single > 0) & (want == 0)
+        np.testing.assert_array_equal(p[~lost], want[~lost])
+        assert (p[lost] > 0).all(), "an entry of the support rounded to 0"

@@ -1,0 +1,75 @@
+"""The laws of laws.py over the torch front end: each map, dtype and way a call can take."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from laws import LAWS, inside
+from test_torch_cases import NAMES, controls, torch_map
+
+from sparsegen._maps import MAPS
+from sparsegen.torch import _kernel, _reference
+
+
+def _tensor(a: np.ndarray) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(a))
+
+
+def _sorted(x, radius, dim, mask):
+    """What other devices do, in place of the kernel."""
+    if x.numel() == 0:
+        return torch.empty_like(x)
+    return _reference.project_values(x, torch.as_tensor(radius, dtype=torch.float64), dim, mask)
+
+
+def _plain(name, z, mask, given):
+    return torch_map(name)(z, mask=mask, **given)
+
+
+def _with_gradient(name, z, mask, given):
+    return torch_map(name)(z.clone().requires_grad_(), mask=mask, **given).detach()
+
+
+def _functional(name, z, mask, given):
+    return torch.func.vjp(lambda z: torch_map(name)(z, mask=mask, **given), z)[0]
+
+
+def _control_tensors(name, z, mask, given):
+    given = {key: torch.full(z.shape[:-1], value, dtype=torch.float64) for key, value in given.items()}
+    return torch_map(name)(z, mask=mask, **given)
+
+
+WAYS = {"plain": _plain, "gradient": _with_gradient, "func": _functional, "tensors": _control_tensors, "sort": _plain}
+
+
+@pytest.fixture(params=WAYS)
+def way(request, monkeypatch):
+    if request.param == "sort":
+        monkeypatch.setattr(_kernel, "project", _sorted)
+    return WAYS[request.param]
+
+
+def _callable(name, way):
+    def f(scores, mask=None, **given):
+        hidden = None if mask is None else _tensor(mask)
+        return way(name, _tensor(scores), hidden, {**controls(name), **given}).numpy()
+
+    return f
+
+
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
+@pytest.mark.parametrize("name", NAMES)
+def test_the_law_holds_in_torch(name, law, dtype, way):
+    m = MAPS[name]
+    for k in (1, 2, 5, 40):
+        z = inside(m, np.random.default_rng(k).standard_normal((6, k)).astype(dtype))
+        law(_callable(name, way), m, z)
+
+
+def test_the_sort_path_is_really_in_place(monkeypatch):
+    calls = []
+    monkeypatch.setattr(_kernel, "project", lambda *given: calls.append(given) or _sorted(*given))
+    torch_map("sparsehourglass")(torch.zeros(2, 3), q=0.5)
+    assert len(calls) == 1
