@@ -73,7 +73,8 @@ def _bisect_row(x: np.ndarray, r: float) -> np.ndarray:
         return np.zeros(x.shape)
     with np.errstate(over="ignore"):
         u = x - top
-    if r < np.spacing(abs(top)) / 4 or r == math.inf:  # no room between the maximum and the next number; no bound
+    # Nothing fits between the maximum and the next number, or nothing is left out.
+    if r == 0 or r < np.spacing(abs(top)) / 4 or r == math.inf:
         on = u > -math.inf if r == math.inf else u == 0
         return on / np.count_nonzero(on)
     near, raw = u[u >= -r], x[u >= -r]

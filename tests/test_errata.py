@@ -71,7 +71,7 @@ def test_e3_no_pair_of_points_beats_the_true_constant(n, q):
 def test_e6_sum_normalization_keeps_order_on_its_domain_and_refuses_the_rest():
     np.testing.assert_allclose(sg.sum_normalization([1.0, 2.0]), [1 / 3, 2 / 3], **EXACT)
     for z in ([-1.0, -2.0], [-1.0, 3.0]):
-        with pytest.raises(ValueError, match="must be at least 0, got -1.0"):
+        with pytest.raises(ValueError, match=r"must be at least 0, got -1\.0"):
             sg.sum_normalization(z)
 
 

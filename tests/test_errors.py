@@ -23,7 +23,11 @@ CASES = [
     (lambda: sg.softmax(Z, axis=-3), ValueError, "axis must be between -2 and 1 for scores of shape (2, 3), got -3."),
     (lambda: sg.project(Z, axis=2), ValueError, "axis must be between -2 and 1 for points of shape (2, 3), got 2."),
     (lambda: sg.sparsemax(Z.astype(complex)), TypeError, f"scores must be {DTYPES}, got dtype complex128."),
-    (lambda: sg.sparsemax(Z.astype(np.longdouble)), TypeError, f"scores must be {DTYPES}, got dtype {np.dtype(np.longdouble)}."),
+    (
+        lambda: sg.sparsemax(Z.astype(np.longdouble)),
+        TypeError,
+        f"scores must be {DTYPES}, got dtype {np.dtype(np.longdouble)}.",
+    ),
     (lambda: sg.sparsemax(Z.astype(object)), TypeError, f"scores must be {DTYPES}, got dtype object."),
     (lambda: sg.sparsemax(["a", "b"]), TypeError, f"scores must be {DTYPES}, got dtype <U1."),
     (lambda: sg.project(Z.astype(complex)), TypeError, f"points must be {DTYPES}, got dtype complex128."),

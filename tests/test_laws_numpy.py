@@ -3,11 +3,11 @@
 import math
 from types import SimpleNamespace
 
-import laws
 import numpy as np
-import oracle
 import pytest
 
+import laws
+import oracle
 import sparsegen as sg
 from sparsegen._maps import MAPS
 

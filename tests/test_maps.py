@@ -4,15 +4,15 @@ import functools
 import math
 from fractions import Fraction
 
-import laws
 import numpy as np
-import oracle
 import pytest
-import strategies
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
+import laws
+import oracle
 import sparsegen as sg
+import strategies
 from sparsegen._maps import MAPS
 
 INF = math.inf
@@ -97,6 +97,16 @@ def test_long_rows_equal_the_oracle(name, k):
     z = laws.inside(m, np.random.default_rng(k).standard_normal((2, k)))
     controls = {c: v for c, v in {"lam": 0.25, "q": 0.1, "temperature": 2.0}.items() if c in m.controls}
     laws.assert_near(getattr(sg, name)(z, **controls), oracle.apply(name, z, **controls), slack=64)
+
+
+def test_cone_equals_exact_arithmetic_down_to_its_apex():
+    rng = np.random.default_rng(4)
+    for q in (0.125, 1.0):
+        z = np.round(rng.standard_normal((200, 5)) * 16) / 16
+        z -= np.round((z.mean(-1, keepdims=True) + q - rng.choice([0.0625, 0.25, 1.0], (200, 1))) * 16) / 16
+        z = z[z.sum(-1) > -5 * q]
+        assert (z.sum(-1) < 0).any()
+        laws.assert_near(sg.sparsecone(z, q=q), oracle.apply("sparsecone", z, q=q), blur=2.0**-50)
 
 
 def test_a_transform_of_ones_own_equals_the_named_one():

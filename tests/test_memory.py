@@ -4,11 +4,11 @@ import functools
 import math
 import multiprocessing
 
-import buffers
-import laws
 import numpy as np
 import pytest
 
+import buffers
+import laws
 import sparsegen as sg
 from sparsegen import _core
 from sparsegen._maps import MAPS

@@ -2,16 +2,16 @@
 
 import math
 
-import buffers
-import laws
 import numpy as np
-import oracle
 import pytest
-import strategies
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
+import buffers
+import laws
+import oracle
 import sparsegen as sg
+import strategies
 from sparsegen import _core
 
 ENGINES = _core.engines()
@@ -44,15 +44,19 @@ def test_short_rows_equal_the_exact_projection(name, dtype, data):
 
 
 @pytest.mark.parametrize("name", ENGINES)
-@given(x=strategies.rows(np.float64, most=8, shape=(1, 8)).map(lambda x: np.round(x * 64) / 64 % 16))
-def test_support_and_threshold_are_exact_on_a_grid(name, x):
-    for r in (0.125, 1.0, 8.0):
-        p, tau = oracle.project_exact(x[0].tolist(), r)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
+@given(eighths=st.lists(st.integers(-8, 8), min_size=1, max_size=7), offset=st.sampled_from([0, 100, -1000]))
+@example(eighths=[4, 2, 2, 0], offset=0)
+@example(eighths=[8, 0], offset=0)
+def test_support_is_exact_where_entries_stand_at_the_threshold(name, dtype, eighths, offset):
+    x = (np.array([eighths]) / 8 + offset).astype(dtype)
+    for r in (0.125, 0.5, 1.0, 4.0):
+        want, tau = oracle.project_exact(x[0].tolist(), r)
         with buffers.using_engine(name):
-            got, info = sg.project(x, r, return_info=True)
-        assert [v > 0 for v in got[0]] == [v > 0 for v in p]
-        assert info.support_size[0] == sum(v > 0 for v in p)
-        assert abs(info.threshold[0] - float(tau)) <= 4 * 2.0**-52 * 16
+            p, info = sg.project(x, r, return_info=True)
+        assert [v > 0 for v in p[0]] == [v > 0 for v in want]
+        assert info.support_size[0] == sum(v > 0 for v in want)
+        assert abs(info.threshold[0] - float(tau)) <= 4 * np.finfo(dtype).eps * (1 + abs(offset))
 
 
 @pytest.mark.parametrize("dtype", strategies.DTYPES, ids=lambda t: t.__name__)

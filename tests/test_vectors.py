@@ -6,11 +6,11 @@ import os
 from fractions import Fraction
 from pathlib import Path
 
-import buffers
 import numpy as np
-import oracle
 import pytest
 
+import buffers
+import oracle
 import sparsegen as sg
 
 VECTORS = Path(os.environ.get("SPARSEGEN_VECTORS") or Path(__file__).parents[2] / "shared" / "vectors.json")

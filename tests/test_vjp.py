@@ -2,10 +2,11 @@
 
 import math
 
-import buffers
 import numpy as np
-import oracle
 import pytest
+
+import buffers
+import oracle
 
 SIZES = [1, 2, 3, 8, 31, 32, 33, 100, 256, 257, 1000, 4097]
 

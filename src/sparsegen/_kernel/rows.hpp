@@ -79,6 +79,13 @@ inline void hide_masked(const J& job, int64_t row, T* x) {
   for (int64_t k = 0; k < job.K; ++k) x[k] = mask[k] ? x[k] : -kInf<T>;
 }
 
+// Asks for rows that come next, or will be written. Lanes read many short rows side by side, which the hardware's own
+// prefetching does not follow.
+template <bool write, class T>
+inline void prefetch_row(const T* row, int64_t K) {
+  for (int64_t k = 0; k < K; k += 64 / sizeof(T)) __builtin_prefetch(row + k, write ? 1 : 0);
+}
+
 // Projects src[i] to dst[i] for i < n. Slots of `s.rows` serve the rows that need project_any.
 template <class T>
 inline void project_group(const ProjectJob& job, int64_t row, const T** src, int n, int64_t K, T** dst,
@@ -90,6 +97,10 @@ inline void project_group(const ProjectJob& job, int64_t row, const T** src, int
       const int m = std::min(W, n - i);
       if (job.radius_per_row)
         for (int j = 0; j < m; ++j) radii.set(j, job.radius[row + i + j]);
+      for (int j = 0; j < m; ++j) {
+        prefetch_row<true>(dst[i + j], K);
+        prefetch_row<false>(src[i + j] + W * K, K);
+      }
       undone |= project_lanes(src + i, radii, m, K, dst + i, s.lanes, job.threshold ? threshold + i : nullptr) << i;
     }
   } else {
