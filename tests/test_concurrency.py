@@ -1,14 +1,23 @@
 """Callers at the same time, and children of a process that has already used its threads."""
 
 import multiprocessing
+import threading
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import sparsegen as sg
 
+WAYS = [way for way in ("fork", "spawn") if way in multiprocessing.get_all_start_methods()]
 SHAPES = [(2, 5), (64, 33), (3000, 40), (400, 300), (3, 50000)]
+
+
+def fork(test):
+    """Mark a test that forks: skipped where there is no fork, and allowed to fork beside threads."""
+    quiet = pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")(test)
+    return pytest.mark.skipif("fork" not in WAYS, reason="this system has no fork")(quiet)
 
 
 def inputs():
@@ -48,7 +57,7 @@ def _child(want, threads_wanted):
 
 
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-@pytest.mark.parametrize("way", [w for w in ("fork", "spawn") if w in multiprocessing.get_all_start_methods()])
+@pytest.mark.parametrize("way", WAYS)
 def test_children_of_a_threaded_parent_get_the_right_bits(way, threads):
     threads(3)
     want = answers(inputs())
@@ -66,22 +75,60 @@ def test_children_of_a_threaded_parent_get_the_right_bits(way, threads):
     assert_same(answers(inputs()), want)
 
 
+def _count_threads():
+    tasks = Path("/proc/self/task")
+    return len(list(tasks.iterdir())) if tasks.exists() else None
+
+
+def _child_with_threads(want):
+    before = _count_threads()
+    _child(want, 3)
+    if before is not None:
+        assert _count_threads() == before + 2, "the child did not start threads of its own"
+
+
 def _grandchild(want):
-    inner = multiprocessing.get_context("fork").Process(target=_child, args=(want, 2), daemon=False)
+    inner = multiprocessing.get_context("fork").Process(target=_child_with_threads, args=(want,))
     inner.start()
     inner.join(30)
     assert inner.exitcode == 0
 
 
-@pytest.mark.skipif("fork" not in multiprocessing.get_all_start_methods(), reason="this system has no fork")
-@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
-def test_a_fork_of_a_fork_gets_the_right_bits(threads):
-    threads(3)
-    want = answers(inputs())
-    child = multiprocessing.get_context("fork").Process(target=_grandchild, args=(want,))
+def _run_forked(target, want):
+    child = multiprocessing.get_context("fork").Process(target=target, args=(want,))
     child.start()
     child.join(60)
     running = child.is_alive()
     child.kill()
     assert not running, "the child did not end"
     assert child.exitcode == 0
+
+
+@fork
+def test_a_fork_and_a_fork_of_a_fork_start_threads_of_their_own(threads):
+    threads(3)
+    want = answers(inputs())
+    _run_forked(_child_with_threads, want)
+    _run_forked(_grandchild, want)
+
+
+@fork
+def test_a_fork_while_other_callers_work_gets_the_right_bits(threads):
+    threads(3)
+    arrays, stop = inputs(), threading.Event()
+    want = answers(arrays)
+
+    def work():
+        while not stop.is_set():
+            answers(arrays[-4:])
+
+    callers = [threading.Thread(target=work, daemon=True) for _ in range(3)]
+    for caller in callers:
+        caller.start()
+    try:
+        for _ in range(8):
+            _run_forked(_child_with_threads, want)
+    finally:
+        stop.set()
+        for caller in callers:
+            caller.join(30)

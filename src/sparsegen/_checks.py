@@ -6,9 +6,9 @@ are looked at through the few attributes NumPy arrays and torch tensors share.
 
 from __future__ import annotations
 
-import math
+import operator
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn, TypeVar
+from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 _Error = TypeVar("_Error", bound=Exception)
 
@@ -29,9 +29,9 @@ def axis_index(name: str, value: object, shape: Sequence[int]) -> int:
     ndim = len(shape)
     if ndim == 0:
         fail(ValueError, "scores", "an array with at least one axis", "a single number")
-    if not isinstance(value, int) and not hasattr(value, "__index__"):
+    if not isinstance(value, SupportsIndex):
         fail(TypeError, name, "an integer", repr(value))
-    index = int(value)  # type: ignore[call-overload]
+    index = operator.index(value)
     if not -ndim <= index < ndim:
         fail(ValueError, name, f"between {-ndim} and {ndim - 1} for scores of shape {tuple(shape)}", index)
     return index % ndim
@@ -60,12 +60,13 @@ CONDITIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
 def control_number(name: str, value: object) -> float:
     """Return a control given as one number, or refuse it."""
     condition, holds = CONDITIONS[name]
-    if isinstance(value, (str, bytes, complex)) or not hasattr(type(value), "__float__"):
-        fail(TypeError, name, condition, repr(value))
-    number = float(value)  # type: ignore[arg-type]
-    if math.isnan(number) or not holds(number):
-        fail(ValueError, name, condition, number)
-    return number
+    if type(value) is not float:
+        if isinstance(value, (str, bytes, complex)) or not hasattr(type(value), "__float__"):
+            fail(TypeError, name, condition, repr(value))
+        value = float(value)  # type: ignore[arg-type]
+    if not holds(value):
+        fail(ValueError, name, condition, value)
+    return value
 
 
 def transform_name(value: object, known: Sequence[str]) -> None:

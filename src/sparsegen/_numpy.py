@@ -81,7 +81,7 @@ def _mask(mask: Any, shape: Sequence[int]) -> np.ndarray | None:
 def _control(name: str, value: Any, lead: tuple[int, ...]) -> np.ndarray:
     """A control as float64, a single number or broadcastable to the rows."""
     if np.ndim(value) == 0 and not isinstance(value, np.ndarray):
-        return np.float64(_checks.control_number(name, value))
+        return np.asarray(_checks.control_number(name, value))
     c = np.asarray(value)
     condition, holds = _checks.CONDITIONS[name]
     if c.dtype.kind not in "biuf":

@@ -75,6 +75,13 @@ static void project_vjp(uintptr_t p, uintptr_t v, uintptr_t grad_x, int storage,
   run(job, engine->vjp);
 }
 
+static void project_vjp_rows(uintptr_t p, uintptr_t v, uintptr_t grad_x, int storage, int64_t rows, int64_t K,
+                             double radius, int threads) {
+  VjpJob job{{Storage(storage), rows, K, 1, &radius, false, threads},
+             at<void>(p), at<void>(v), at<void>(grad_x), {K, 1, 0}, nullptr};
+  run(job, engine->vjp);
+}
+
 static void row_means(uintptr_t x, int storage, int64_t outer, int64_t K, int64_t inner, int64_t x_outer,
                       int64_t x_entry, int64_t x_inner, uintptr_t mask, uintptr_t mask_row, uintptr_t mean,
                       uintptr_t count, int threads) {
@@ -96,7 +103,9 @@ NB_MODULE(_core, m) {
   m.def("project", &project);
   m.def("project_strided", &project_strided);
   m.def("project_vjp", &project_vjp);
+  m.def("project_vjp_rows", &project_vjp_rows);
   m.def("row_means", &row_means);
+  m.def("borrow_openmp", [](uintptr_t entry) { borrowed() = reinterpret_cast<OpenMP>(entry); });
   m.def("engines", [] {
     std::vector<std::string> names;
     for (const Engine* found : engines()) names.emplace_back(found->name);

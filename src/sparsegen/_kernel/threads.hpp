@@ -1,6 +1,7 @@
 // Runs a range of rows on several threads. Which thread takes which rows never changes a result.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
@@ -86,10 +87,25 @@ inline Pool& pool() {
   return *current;
 }
 
+// The entry of an OpenMP runtime that is already in the process, as GCC's libgomp has it. A framework's own threads spin
+// for a while after each of its operations; borrowing them beats competing with them for the cores.
+using OpenMP = void (*)(void (*work)(void*), void* data, unsigned threads, unsigned flags);
+
+inline std::atomic<OpenMP>& borrowed() {
+  static std::atomic<OpenMP> entry{nullptr};
+#if defined(__unix__) || defined(__APPLE__)
+  // libgomp's threads do not survive a fork and it does not notice: a child uses the pool above.
+  static const int once = pthread_atfork(nullptr, nullptr, [] { entry = nullptr; });
+  (void)once;
+#endif
+  return entry;
+}
+
 inline void parallel(int64_t total, int64_t chunk, int threads, const Body& body) {
   if (threads <= 1 || total <= chunk) return body(0, total);
   Share share{body, total, chunk};
-  pool().run(share, threads);
+  if (OpenMP run = borrowed()) run([](void* data) { static_cast<Share*>(data)->run(); }, &share, unsigned(threads), 0);
+  else pool().run(share, threads);
 }
 
 }  // namespace sparsegen

@@ -37,6 +37,7 @@ def check_scores(scores: Any, dim: Any, name: str = "scores") -> tuple[Tensor, i
 
 
 def check_mask(mask: Any, scores: Tensor) -> Tensor | None:
+    """The mask, or a refusal."""
     if mask is None:
         return None
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
@@ -50,9 +51,11 @@ def check_mask(mask: Any, scores: Tensor) -> Tensor | None:
 
 def check_control(name: str, value: Any, scores: Tensor, dim: int) -> Tensor | float:
     """A number, or a wide tensor in which values out of range have become NaN (looking would wait for the device)."""
+    condition, holds = _checks.CONDITIONS[name]
+    if type(value) is float and holds(value):
+        return value
     if not isinstance(value, Tensor):
         return _checks.control_number(name, value)
-    condition, holds = _checks.CONDITIONS[name]
     if not value.dtype.is_floating_point:
         _checks.fail(TypeError, name, condition, f"dtype {value.dtype}")
     if value.device != scores.device and value.dim() > 0:
@@ -125,14 +128,12 @@ def run(
     return p.to(z.dtype), found._replace(threshold=_lead(made.origin, dim) + found.threshold / unit)
 
 
-def _radius(m: Map, z: Tensor, controls: dict[str, Any], dim: int, mask: Tensor | None) -> Any:
-    if not callable(m.radius):
-        return m.radius
-    if not m.of_mean:
-        return m.radius(torch, **controls)
+def _mean_radius(m: Map, z: Tensor, q: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
+    """Radius of a map that measures the row's mean; NaN outside its domain, 1 where nothing may be chosen."""
+    assert callable(m.radius)  # maps of the mean have one
     mean, count = _ops.row_means(z, dim, mask)
-    q = controls["q"]
-    q = q if isinstance(q, Tensor) else torch.full((), q, dtype=mean.dtype, device=mean.device)
+    if not isinstance(q, Tensor):
+        q = torch.full((), q, dtype=mean.dtype, device=mean.device)
     r = m.radius(torch, mean, count.clamp(min=1), q)
     if m.domain:
         r = torch.where(r > 0, r, torch.nan)
@@ -155,8 +156,9 @@ def _shares(m: Map, z: Tensor, temperature: Any, dim: int) -> Tensor:
     empty = hidden.all(dim, keepdim=True)
     safe = torch.where(hidden, 0.0, z)
     if m.transform == "exp":
-        t = temperature.unsqueeze(dim).to(z.dtype) if isinstance(temperature, Tensor) and temperature.dim() else temperature
-        t = t.to(z.dtype) if isinstance(t, Tensor) else t
+        t = temperature
+        if isinstance(t, Tensor):
+            t = t.to(z.dtype).expand(lead_shape(z, dim)).unsqueeze(dim)
         shifted = torch.where(hidden, HIDDEN, (safe - _top(z, dim)) / t)
         return torch.where(empty, 0.0, torch.softmax(torch.where(empty, 0.0, shifted), dim))
     size = abs(safe) if m.transform == "sq" else safe
@@ -173,13 +175,16 @@ def apply(name: str, scores: Any, controls: dict[str, Any], dim: Any, mask: Any,
     """Apply the map called `name` in the table."""
     m = MAPS[name]
     z, dim = check_scores(scores, dim)
-    mask = check_mask(mask, z)
-    checked: dict[str, Any] = dict(m.fixed)
+    if mask is not None:
+        mask = check_mask(mask, z)
     for key, value in controls.items():
-        checked[key] = check_control(key, value, z, dim)
+        controls[key] = check_control(key, value, z, dim)
     if m.radius is None:
-        return _normalize(m, z, checked.get("temperature", 1.0), dim, mask, return_info)
-    radius = _radius(m, z, checked, dim, mask)
+        return _normalize(m, z, controls.get("temperature", 1.0), dim, mask, return_info)
+    if m.of_mean:
+        radius = _mean_radius(m, z, controls["q"] if controls else m.fixed["q"], dim, mask)
+    else:
+        radius = m.radius(torch, **controls) if callable(m.radius) else m.radius
     if m.transform == "lin":
         return run(z, radius, dim, mask, return_info)
     return run(z, radius, dim, mask, return_info, lambda hidden: _points(m, hidden, dim))

@@ -2,11 +2,27 @@
 
 from __future__ import annotations
 
+import ctypes
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
-from sparsegen import _core
+import sparsegen._core as _core
 from sparsegen._rows import Layout, contiguous, layout
+
+
+def _borrow_openmp() -> None:
+    """Let the kernel use torch's OpenMP threads where they are GCC's runtime; it has threads of its own if not."""
+    library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
+    try:
+        entry = ctypes.CDLL(str(library)).GOMP_parallel
+    except (OSError, AttributeError):
+        return
+    _core.borrow_openmp(ctypes.cast(entry, ctypes.c_void_p).value or 0)
+
+
+_borrow_openmp()
 
 STORAGE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 
@@ -50,15 +66,13 @@ def _per_row(radius: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
 
 def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
     """Project rows along `dim` (negative) of a CPU tensor."""
-    p = torch.empty_like(x, memory_format=torch.contiguous_format)
     entries = x.numel()
-    if entries == 0:
+    if dim == -1 and mask is None and type(radius) is float and entries and x.is_contiguous():
+        n, p = x.shape[-1], torch.empty_like(x)
+        _core.project(x.data_ptr(), p.data_ptr(), STORAGE[x.dtype], entries // n, n, radius, torch.get_num_threads())
         return p
-    if dim == -1 and mask is None and type(radius) is float and x.is_contiguous():
-        n = x.shape[-1]
-        _core.project(
-            x.data_ptr(), p.data_ptr(), STORAGE[x.dtype], entries // n, n, radius, torch.get_num_threads()
-        )  # fmt: skip
+    p = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if entries == 0:
         return p
     x, walk = _walk(x, dim)
     r, per_row = _per_row(torch.as_tensor(radius, dtype=torch.float64), lead_shape(x, dim))
@@ -75,10 +89,17 @@ def project_vjp(
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of points and, if wanted, of the radius of each row (float64), given p and the upstream `v`."""
     p, v = p.contiguous(), v.to(p.dtype).contiguous()
-    grad = torch.empty_like(p)
+    grad, entries = torch.empty_like(p), p.numel()
+    if dim == -1 and not want_radius and type(radius) is float and entries:
+        n = p.shape[-1]
+        _core.project_vjp_rows(
+            p.data_ptr(), v.data_ptr(), grad.data_ptr(), STORAGE[p.dtype], entries // n, n, radius,
+            torch.get_num_threads(),
+        )  # fmt: skip
+        return grad, None
     lead = lead_shape(p, dim)
     along = torch.zeros(lead, dtype=torch.float64) if want_radius else None
-    if p.numel():
+    if entries:
         walk = contiguous(p.shape, dim + p.dim())
         r, per_row = _per_row(torch.as_tensor(radius, dtype=torch.float64), lead)
         _core.project_vjp(

@@ -31,9 +31,9 @@ def _(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
 @torch.library.custom_op("sparsegen::project_vjp", mutates_args=())
 def project_vjp_op(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     if p.is_cpu:
-        grad, along = _kernel.project_vjp(p, v, radius, dim, want_radius=True)
-        assert along is not None  # asked for
-        return grad, along
+        grad, per_row = _kernel.project_vjp(p, v, radius, dim, want_radius=True)
+        assert per_row is not None  # asked for
+        return grad, per_row
     grad, along = _reference.vjp(p, v, radius, dim)
     return grad.contiguous(), along.to(_reference.wide(p))
 
@@ -117,26 +117,28 @@ class _Project(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
         p = _kernel.project(x, radius, dim, mask)
+        ctx.dim = dim
         if type(radius) is float:
+            ctx.radius = radius
             ctx.save_for_backward(p)
         else:
+            ctx.radius = None
             ctx.save_for_backward(p, radius)
-        ctx.radius, ctx.dim = radius if type(radius) is float else None, dim
         return p
 
     @staticmethod
-    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
         saved = ctx.saved_tensors
         p, radius = saved[0], saved[1] if ctx.radius is None else ctx.radius
         want = ctx.needs_input_grad[1]
-        # create_graph=True needs gradients that can be differentiated again, is_grads_batched=True ones torch can batch.
+        # create_graph=True needs gradients that can be differentiated again, is_grads_batched=True ones for vmap.
         batched = torch._C._functorch.is_legacy_batchedtensor(v) or not _eager(v, None, None)
         if torch.is_grad_enabled() or batched:
             r = radius if isinstance(radius, Tensor) else torch.tensor(radius, dtype=torch.float64)
             grad, along = _reference.vjp(p, v, r, ctx.dim)
-        else:
-            grad, along = _kernel.project_vjp(p, v, radius, ctx.dim, want)
-        return grad, _fit(along, radius) if want else None, None, None
+            return grad, _fit(along, radius) if want else None, None, None
+        grad, per_row = _kernel.project_vjp(p, v, radius, ctx.dim, want)
+        return grad, _fit(per_row, radius) if per_row is not None else None, None, None
 
 
 class _RowMeans(torch.autograd.Function):
@@ -151,7 +153,7 @@ class _RowMeans(torch.autograd.Function):
         return mean, count
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Any, ...]:  # type: ignore[override]
+    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Any, ...]:
         x, count = ctx.saved_tensors
         share = (g / count.clamp(min=1)).to(x.dtype).unsqueeze(ctx.dim)
         hidden = _reference.hide(x.detach(), ctx.mask) == -torch.inf
@@ -162,7 +164,7 @@ _PLAIN = (Tensor, torch.nn.Parameter)
 
 
 def _untouched(t: Any) -> bool:
-    return not isinstance(t, Tensor) or (type(t) in _PLAIN and t.is_cpu)
+    return t is None or type(t) is float or (type(t) in _PLAIN and t.is_cpu)
 
 
 def traced() -> bool:
@@ -185,7 +187,7 @@ def _eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:
 def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
     """Project rows along `dim` (negative), differentiable in `x` and `radius`."""
     if _eager(x, radius, mask):
-        if torch.is_grad_enabled() and (x.requires_grad or (type(radius) is not float and radius.requires_grad)):
+        if torch.is_grad_enabled() and (x.requires_grad or (isinstance(radius, Tensor) and radius.requires_grad)):
             return _Project.apply(x, radius, dim, mask)
         return _kernel.project(x, radius, dim, mask)
     if not isinstance(radius, Tensor):

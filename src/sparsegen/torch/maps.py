@@ -1,6 +1,6 @@
 """The maps on torch tensors: the names, controls and edge cases of :mod:`sparsegen`, with ``dim`` and gradients.
 
-All are differentiable in the scores and in controls given as tensors (``lam``, ``q``, ``temperature``, ``radius``), which
+Differentiable in the scores and in controls given as tensors (``lam``, ``q``, ``temperature``, ``radius``). They
 broadcast against the scores without the class axis: one control a row, or a head. float16 and bfloat16 are computed in
 float32 and rounded once. What would be an error about values in NumPy would make torch wait for the device, so it is a
 NaN row here: a control tensor out of its range, a row outside the domain of ``sparsecone``, ``sparsegen_log``,

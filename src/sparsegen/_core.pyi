@@ -1,0 +1,22 @@
+"""The kernel: addresses, sizes and strides in, rows written. See _kernel/module.cpp."""
+
+def project(x: int, p: int, storage: int, rows: int, K: int, radius: float, threads: int) -> None: ...
+def project_strided(
+    x: int, p: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int,
+    radius: int, radius_per_row: bool, mask: int, mask_row: int, support: int, threshold: int, threads: int,
+) -> None: ...  # fmt: skip
+def project_vjp(
+    p: int, v: int, grad_x: int, storage: int, outer: int, K: int, inner: int, radius: int, radius_per_row: bool,
+    grad_radius: int, threads: int,
+) -> None: ...  # fmt: skip
+def project_vjp_rows(
+    p: int, v: int, grad_x: int, storage: int, rows: int, K: int, radius: float, threads: int
+) -> None: ...
+def row_means(
+    x: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int, mask: int,
+    mask_row: int, mean: int, count: int, threads: int,
+) -> None: ...  # fmt: skip
+def borrow_openmp(entry: int) -> None: ...
+def engines() -> list[str]: ...
+def engine() -> str: ...
+def use_engine(name: str) -> None: ...
