@@ -96,7 +96,10 @@ def entmax_times(x: Tensor, lam: float) -> dict[str, Any]:
     part = x[: max(1, 2_000_000 // x.shape[1])]
     scaled = part / (1 - lam)
     times = interleaved(
-        {"entmax": lambda: sparsemax(scaled, dim=-1), "forward_beside_entmax": lambda: sgt.sparsegen_lin(part, lam=lam)},
+        {
+            "entmax": lambda: sparsemax(scaled, dim=-1),
+            "forward_beside_entmax": lambda: sgt.sparsegen_lin(part, lam=lam),
+        },
         0.0,
         least=3,
     )
@@ -134,15 +137,10 @@ def small_calls() -> dict[str, Any]:
 
 
 def import_time() -> dict[str, float]:
-    """What `import sparsegen` adds to importing NumPy, in fresh interpreters, median of 15 interleaved pairs."""
-    code = (
-        "import time,sys; import numpy; a=time.perf_counter(); {}; print(time.perf_counter()-a)"  # NumPy already loaded
-    )
-    spent = sorted(
-        float(subprocess.run([sys.executable, "-c", code.format("import sparsegen")], capture_output=True, text=True,
-                             check=True).stdout)  # fmt: skip
-        for _ in range(15)
-    )
+    """What `import sparsegen` adds to importing NumPy, in fresh interpreters, median of 15."""
+    code = "import time, numpy; a = time.perf_counter(); import sparsegen; print(time.perf_counter() - a)"
+    call = [sys.executable, "-c", code]
+    spent = sorted(float(subprocess.run(call, capture_output=True, text=True, check=True).stdout) for _ in range(15))
     return {"median_ms": spent[7] * 1e3, "worst_ms": spent[-1] * 1e3}
 
 
@@ -190,7 +188,8 @@ def show(result: dict[str, Any]) -> None:
     print("with grad: ", json.dumps({k: round(v, 2) for k, v in result["small_calls"]["ratio_grad"].items()}))
     print(f"import sparsegen after NumPy: {result['import']['median_ms']:.1f} ms")
     for m in result["memory"]:
-        print(f"memory {m['rows']}x{m['K']}, {m['threads']} thread(s): output and {m['beyond_output_per_K']:.0f} bytes x K")
+        size = f"{m['rows']}x{m['K']}, {m['threads']} thread(s)"
+        print(f"memory {size}: the output and {m['beyond_output_per_K']:.0f} bytes x K")
 
 
 def main() -> None:

@@ -40,7 +40,9 @@ def summary(seconds: list[float]) -> dict[str, float]:
 
 
 def machine() -> dict[str, Any]:
-    model = next((line.split(":")[1].strip() for line in open("/proc/cpuinfo") if line.startswith("model name")), "")
+    info = Path("/proc/cpuinfo")
+    lines = info.read_text().splitlines() if info.exists() else []
+    model = next((line.split(":")[1].strip() for line in lines if line.startswith("model name")), "")
     return {
         "cpu": model or platform.processor(),
         "cores": os.cpu_count(),

@@ -204,9 +204,7 @@ def spherical_softmax(scores: Any, *, axis: int = -1, mask: Any = None, return_i
     return _numpy.apply("spherical_softmax", scores, {}, axis, mask, return_info)
 
 
-def softmax(
-    scores: Any, *, temperature: Any = 1.0, axis: int = -1, mask: Any = None, return_info: bool = False
-) -> Any:
+def softmax(scores: Any, *, temperature: Any = 1.0, axis: int = -1, mask: Any = None, return_info: bool = False) -> Any:
     """Softmax of the scores over a temperature.
 
     Examples

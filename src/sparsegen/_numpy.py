@@ -203,7 +203,7 @@ def _own_points(transform: Callable[[np.ndarray], Any], z: np.ndarray, axis: int
     given = np.where(hidden, _top(z, axis), z)
     x = np.array(transform(given))
     _checks.transform_shape(x.shape, z.shape)
-    x = x.astype(z.dtype)
+    x = np.where(np.isnan(z) | (z == np.inf), np.nan, x).astype(z.dtype)
     x[hidden] = HIDDEN
     return Points(x)
 
@@ -215,6 +215,11 @@ def _lead(value: Any, axis: int) -> Any:
 def _finish(p: np.ndarray, dtype: np.dtype, info: tuple[Any, Any] | None) -> Any:
     p = p.astype(dtype, copy=False)
     return p if info is None else (p, Info(*info))
+
+
+def _threshold(origin: Any, tau: Any) -> Any:
+    """origin + tau; where both are too large for a number, so is the threshold they bracket."""
+    return np.where(np.isinf(origin) & np.isinf(tau), origin, origin + tau)
 
 
 def _run(
@@ -230,7 +235,7 @@ def _run(
         unit = _lead(made.unit, axis)
         p, size, tau = _project(made.x, radius * unit, axis, None, info, out=made.x)
         if info:
-            tau = _lead(made.origin, axis) + tau / unit
+            tau = _threshold(_lead(made.origin, axis), tau / unit)
     return _finish(p, z.dtype, (size, tau) if info else None)
 
 
@@ -268,6 +273,7 @@ def _normalize(m: Map, z: np.ndarray, temperature: Any, axis: int, mask: np.ndar
     p = w / np.where(total == 0, 1.0, total).astype(w.dtype)
     if not info:
         return _finish(p, dtype, None)
+    p = p.astype(dtype, copy=False)
     size = np.count_nonzero(p > 0, axis=axis)
     return _finish(p, dtype, (np.asarray(size, np.int64), np.zeros(np.shape(size))))
 

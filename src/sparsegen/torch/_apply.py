@@ -87,6 +87,7 @@ def _own_points(transform: Callable[[Tensor], Tensor], z: Tensor, dim: int) -> P
     if not isinstance(x, Tensor):
         _checks.fail(TypeError, "the result of transform", "a torch.Tensor", type(x).__name__)
     _checks.transform_shape(x.shape, z.shape)
+    x = torch.where(torch.isnan(z) | (z == torch.inf), torch.nan, x)
     return Points(torch.where(hidden, HIDDEN, x))
 
 
@@ -109,6 +110,12 @@ def _info(x: Tensor, p: Tensor, radius: Any, dim: int) -> Info:
     return Info(n, torch.where(broken, torch.nan, tau))
 
 
+def _threshold(origin: Any, tau: Tensor) -> Tensor:
+    """origin + tau; where both are too large for a number, so is the threshold they bracket."""
+    origin = torch.as_tensor(origin, dtype=tau.dtype, device=tau.device)
+    return torch.where(torch.isinf(origin) & torch.isinf(tau), origin, origin + tau)
+
+
 def run(
     z: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None, info: bool,
     points: Callable[[Tensor], Points] | None = None,
@@ -125,7 +132,7 @@ def run(
     if not info:
         return p.to(z.dtype)
     found = _info(made.x, p, radius * unit, dim)
-    return p.to(z.dtype), found._replace(threshold=_lead(made.origin, dim) + found.threshold / unit)
+    return p.to(z.dtype), found._replace(threshold=_threshold(_lead(made.origin, dim), found.threshold / unit))
 
 
 def _mean_radius(m: Map, z: Tensor, q: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
@@ -182,7 +189,7 @@ def apply(name: str, scores: Any, controls: dict[str, Any], dim: Any, mask: Any,
     if m.radius is None:
         return _normalize(m, z, controls.get("temperature", 1.0), dim, mask, return_info)
     if m.of_mean:
-        radius = _mean_radius(m, z, controls["q"] if controls else m.fixed["q"], dim, mask)
+        radius: Any = _mean_radius(m, z, controls["q"] if controls else m.fixed["q"], dim, mask)
     else:
         radius = m.radius(torch, **controls) if callable(m.radius) else m.radius
     if m.transform == "lin":

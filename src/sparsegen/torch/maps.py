@@ -106,9 +106,7 @@ def sparsegen_log(
     return apply("sparsegen_log", scores, {"lam": lam}, dim, mask, return_info)
 
 
-def sparsecone(
-    scores: Tensor, *, q: Any, dim: int = -1, mask: Tensor | None = None, return_info: bool = False
-) -> Any:
+def sparsecone(scores: Tensor, *, q: Any, dim: int = -1, mask: Tensor | None = None, return_info: bool = False) -> Any:
     """Between sum normalization (q = 0) and sparsemax (q = inf). See :func:`sparsegen.sparsecone`.
 
     >>> import torch, sparsegen.torch as sgt

@@ -1,0 +1,37 @@
+# make demo   set up .venv, then a short tour
+# make test   set up .venv, then every check
+
+PYTHON ?= python3
+BIN := .venv/bin
+STAMP := .venv/.installed
+SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/sparsegen/_kernel/*)
+
+.PHONY: demo test lint bench clean
+
+demo: $(STAMP)
+	$(BIN)/sparsegen tour
+
+test: $(STAMP) lint
+	$(BIN)/python -m pytest -q --cov --cov-report=term-missing:skip-covered
+
+lint: $(STAMP)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(STAMP)
+	$(BIN)/python benchmarks/maps.py
+
+$(STAMP): $(SOURCES)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' \
+	  || { echo "sparsegen: Python 3.9 or newer is needed; set PYTHON=/path/to/python3."; exit 1; }
+	@command -v $${CXX:-c++} >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 \
+	  || { echo "sparsegen: a C++17 compiler is needed to build the kernel, and none was found. Install one:"; \
+	       echo "  Debian, Ubuntu: apt-get install g++    Fedora: dnf install gcc-c++    macOS: xcode-select --install"; \
+	       exit 1; }
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
+
+clean:
+	rm -rf .venv build

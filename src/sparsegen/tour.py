@@ -1,0 +1,87 @@
+"""A short tour: each map on one vector, the dial, and the speed beside softmax."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+import sparsegen
+from sparsegen._maps import MAPS
+
+SCORES = (1.2, 0.9, 0.5, 0.3, 0.1)
+CONTROLS = {"lam": 0.5, "q": 0.5, "temperature": 1.0}
+SHORT = {"temperature": "t"}
+SHAPES = ((65536, 10), (4096, 512), (256, 32000))
+
+
+class MapRow(NamedTuple):
+    """One map on one vector."""
+
+    name: str
+    control: str
+    p: np.ndarray
+    support_size: int
+    threshold: float
+
+
+def map_rows(scores: Any = SCORES) -> Iterator[MapRow]:
+    """Every map of the table on `scores`, sparsegen-lin at three settings of its dial.
+
+    >>> next(iter(map_rows())).name
+    'sparsemax'
+    """
+    for m in MAPS.values():
+        for lam in (-1.0, 0.5, 0.9) if m.name == "sparsegen_lin" else (CONTROLS["lam"],):
+            controls = {name: {**CONTROLS, "lam": lam}[name] for name in m.controls}
+            p, info = getattr(sparsegen, m.name)(np.array(scores), return_info=True, **controls)
+            shown = ", ".join(f"{SHORT.get(name, name)}={value:g}" for name, value in controls.items())
+            yield MapRow(m.name, shown, p, int(info.support_size), float(info.threshold))
+
+
+class SpeedRow(NamedTuple):
+    """Medians of interleaved calls, one thread, float32."""
+
+    rows: int
+    n: int
+    support: float
+    sparsegen_us: float
+    softmax_us: float
+
+    @property
+    def ratio(self) -> float:
+        """Time relative to torch.softmax."""
+        return self.sparsegen_us / self.softmax_us
+
+
+def _medians(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
+    times: list[list[float]] = [[] for _ in calls]
+    end = time.perf_counter() + seconds
+    while time.perf_counter() < end or len(times[0]) < 5:
+        for call, spent in zip(calls, times):
+            start = time.perf_counter()
+            call()
+            spent.append(time.perf_counter() - start)
+    return [float(np.median(spent)) * 1e6 for spent in times]
+
+
+def speed_rows(seconds: float = 1.0) -> Iterator[SpeedRow]:
+    """sparsegen-lin beside torch.softmax on N(0, 1) scores, with `lam` for about five nonzeros a row."""
+    import torch
+
+    import sparsegen.torch as sgt
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        for (rows, n), radius in zip(SHAPES, (3.5, 1.41, 1.03)):
+            x = torch.randn(rows, n, generator=torch.Generator().manual_seed(0))
+            support = float((sgt.project(x, radius) > 0).sum(-1).double().mean())
+            calls = [partial(sgt.sparsegen_lin, x, lam=1 - radius), partial(torch.softmax, x, -1)]
+            ours, softmax = _medians(calls, seconds)
+            yield SpeedRow(rows, n, support, ours, softmax)
+    finally:
+        torch.set_num_threads(threads)
