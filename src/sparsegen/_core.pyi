@@ -5,6 +5,10 @@ def project_strided(
     x: int, p: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int,
     radius: int, radius_per_row: bool, mask: int, mask_row: int, support: int, threshold: int, threads: int,
 ) -> None: ...  # fmt: skip
+def project_mean(
+    x: int, p: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int,
+    rule: int, q: float, q_rows: int, mask: int, mask_row: int, radius: int, mean: int, count: int, threads: int,
+) -> None: ...  # fmt: skip
 def project_vjp(
     p: int, v: int, grad_x: int, storage: int, outer: int, K: int, inner: int, radius: int, radius_per_row: bool,
     grad_radius: int, threads: int,

@@ -119,7 +119,7 @@ class Map:
     transform: str
     radius: Callable[..., Array] | float | None  # None: the sum of the points, which makes the threshold 0
     controls: tuple[str, ...] = ()
-    of_mean: bool = False  # the radius is a function of the row's mean and size
+    rule: int = 0  # not 0: the radius is a function of the row's mean and size, and the kernel's name for it
     fixed: dict[str, float] = field(default_factory=dict)  # controls this map sets itself
     domain: str = ""
     each: str = ""  # condition on every single score, for error messages
@@ -134,109 +134,47 @@ def _row(*values: str) -> Properties:
 
 _LIN = _row("some", "yes", "yes", "no", "yes", "1/(1-lam)")
 
+# fmt: off
 MAPS: dict[str, Map] = {
     m.name: m
     for m in (
-        Map(
-            "sparsemax",
-            "project(z, 1)",
-            "lin",
-            1.0,
+        Map("sparsemax", "project(z, 1)", "lin", 1.0,
             claimed=_row("yes", "yes", "yes", "no", "yes", "1"),
-            true=_row("yes", "yes", "yes", "no", "yes", "1"),
-        ),
-        Map("sparsegen_lin", "project(z, 1 - lam)", "lin", sparsegen_radius, ("lam",), claimed=_LIN, true=_LIN),
-        Map(
-            "sparsegen_exp",
-            "project(exp(z), 1 - lam)",
-            "exp",
-            sparsegen_radius,
-            ("lam",),
+            true=_row("yes", "yes", "yes", "no", "yes", "1")),
+        Map("sparsegen_lin", "project(z, 1 - lam)", "lin", sparsegen_radius, ("lam",),
+            claimed=_LIN, true=_LIN),
+        Map("sparsegen_exp", "project(exp(z), 1 - lam)", "exp", sparsegen_radius, ("lam",),
             claimed=_row("no", "yes", "no", "no", "yes", "inf"),
-            true=_row("no", "yes", "no", "no", "yes", "inf"),
-        ),
-        Map(
-            "sparsegen_sq",
-            "project(z^2, 1 - lam)",
-            "sq",
-            sparsegen_radius,
-            ("lam",),
+            true=_row("no", "yes", "no", "no", "yes", "inf")),
+        Map("sparsegen_sq", "project(z^2, 1 - lam)", "sq", sparsegen_radius, ("lam",),
             claimed=_row("no", "no", "no", "no", "yes", "inf"),
-            true=_row("no", "no", "no", "no", "yes", "inf"),
-        ),
-        Map(
-            "sparsegen_log",
-            "project(log(z), 1 - lam)",
-            "log",
-            sparsegen_radius,
-            ("lam",),
-            domain="z > 0",
-            each="positive",
-            outside=lambda z: z <= 0,
-            true=_row("no", "yes", "no", "yes", "no", "inf"),
-        ),
-        Map(
-            "sparsecone",
-            "project(z, (S + Kq)/(1 + Kq))",
-            "lin",
-            cone_radius,
-            ("q",),
-            of_mean=True,
-            domain="S > -Kq",
+            true=_row("no", "no", "no", "no", "yes", "inf")),
+        Map("sparsegen_log", "project(log(z), 1 - lam)", "log", sparsegen_radius, ("lam",),
+            domain="z > 0", each="positive", outside=lambda z: z <= 0,
+            true=_row("no", "yes", "no", "yes", "no", "inf")),
+        Map("sparsecone", "project(z, (S + Kq)/(1 + Kq))", "lin", cone_radius, ("q",), rule=1, domain="S > -Kq",
             claimed=_row("yes", "no", "some", "some", "no", "inf"),
-            true=_row("yes", "yes", "some", "some", "no", "inf"),
-        ),
-        Map(
-            "sparsehourglass",
-            "project(z, (|S| + Kq)/(1 + Kq))",
-            "lin",
-            hourglass_radius,
-            ("q",),
-            of_mean=True,
+            true=_row("yes", "yes", "some", "some", "no", "inf")),
+        Map("sparsehourglass", "project(z, (|S| + Kq)/(1 + Kq))", "lin", hourglass_radius, ("q",), rule=2,
             claimed=_row("yes", "yes", "some", "some", "yes", "1 + 1/(Kq)"),
-            true=_row("yes", "yes", "some", "some", "yes", "sqrt((1 + Kq)^2 + K - 1)/(Kq)"),
-        ),
-        Map(
-            "sum_normalization_plus",
-            "project(z, |S|)",
-            "lin",
-            hourglass_radius,
-            of_mean=True,
-            fixed={"q": 0.0},
+            true=_row("yes", "yes", "some", "some", "yes", "sqrt((1 + Kq)^2 + K - 1)/(Kq)")),
+        Map("sum_normalization_plus", "project(z, |S|)", "lin", hourglass_radius, rule=2, fixed={"q": 0.0},
             claimed=_row("yes", "yes", "no", "yes", "yes", "inf"),
-            true=_row("yes", "yes", "no", "yes", "no", "inf"),
-        ),
-        Map(
-            "sum_normalization",
-            "project(z, S)",
-            "lin",
-            None,
-            domain="z >= 0, S > 0",
-            each="at least 0",
-            outside=lambda z: z < 0,
+            true=_row("yes", "yes", "no", "yes", "no", "inf")),
+        Map("sum_normalization", "project(z, S)", "lin", None,
+            domain="z >= 0, S > 0", each="at least 0", outside=lambda z: z < 0,
             claimed=_row("yes", "no", "no", "yes", "no", "inf"),
-            true=_row("yes", "yes", "no", "yes", "no", "inf"),
-        ),
-        Map(
-            "spherical_softmax",
-            "project(z^2, sum z^2)",
-            "sq",
-            None,
-            domain="z != 0",
+            true=_row("yes", "yes", "no", "yes", "no", "inf")),
+        Map("spherical_softmax", "project(z^2, sum z^2)", "sq", None, domain="z != 0",
             claimed=_row("no", "no", "no", "yes", "no", "inf"),
-            true=_row("no", "no", "no", "yes", "no", "inf"),
-        ),
-        Map(
-            "softmax",
-            "project(exp(z / t), sum exp(z / t))",
-            "exp",
-            None,
-            ("temperature",),
+            true=_row("no", "no", "no", "yes", "no", "inf")),
+        Map("softmax", "project(exp(z / t), sum exp(z / t))", "exp", None, ("temperature",),
             claimed=_row("no", "yes", "yes", "no", "yes", "1"),
-            true=_row("no", "yes", "yes", "no", "yes", "1/(2 t)"),
-        ),
-        Map("hardmax", "project(z, 0)", "lin", 0.0, true=_row("no", "yes", "yes", "yes", "yes", "inf")),
+            true=_row("no", "yes", "yes", "no", "yes", "1/(2 t)")),
+        Map("hardmax", "project(z, 0)", "lin", 0.0,
+            true=_row("no", "yes", "yes", "yes", "yes", "inf")),
     )
 }
+# fmt: on
 
 DEFAULTS = {"lam": 0.0, "temperature": 1.0}

@@ -242,7 +242,7 @@ def _run(
 def _radius(m: Map, z: np.ndarray, controls: dict[str, np.ndarray], axis: int, mask: np.ndarray | None) -> Any:
     if not callable(m.radius):
         return m.radius
-    if not m.of_mean:
+    if not m.rule:
         return m.radius(np, **controls)
     mean, count = _means(z, axis, mask)
     with np.errstate(all="ignore"):

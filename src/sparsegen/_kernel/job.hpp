@@ -23,6 +23,10 @@ struct Job {
   double radius_of(int64_t row) const { return radius[radius_per_row ? row : 0]; }
 };
 
+// How `radius` is meant: as it is, or as the q of a radius made of each row's mean: (h + q) / (1/n + q) over its n entries
+// that may be chosen, with h the mean (cone) or its size (hourglass).
+enum class Rule : int { given = 0, cone = 1, hourglass = 2 };
+
 struct ProjectJob : Job {
   const void* x;
   Strides xs;
@@ -30,8 +34,10 @@ struct ProjectJob : Job {
   Strides ps;
   const uint8_t* mask;       // nonzero: may be chosen; null: every entry
   const int64_t* mask_row;   // offset of each row's mask; null: row * K
-  int64_t* support;          // both may be null
+  int64_t* support;          // this and all below may be null
   double* threshold;
+  Rule rule = Rule::given;
+  double *radius_out = nullptr, *mean_out = nullptr, *count_out = nullptr;  // what the rule found
 };
 
 struct VjpJob : Job {

@@ -68,6 +68,18 @@ static void project_strided(uintptr_t x, uintptr_t p, int storage, int64_t outer
   run(job, engine->project);
 }
 
+static void project_mean(uintptr_t x, uintptr_t p, int storage, int64_t outer, int64_t K, int64_t inner,
+                         int64_t x_outer, int64_t x_entry, int64_t x_inner, int rule, double q, uintptr_t q_rows,
+                         uintptr_t mask, uintptr_t mask_row, uintptr_t radius, uintptr_t mean, uintptr_t count,
+                         int threads) {
+  const double* qs = q_rows ? at<double>(q_rows) : &q;
+  ProjectJob job{{Storage(storage), outer, K, inner, qs, q_rows != 0, threads},
+                 at<void>(x), {x_outer, x_entry, x_inner}, at<void>(p), {K * inner, inner, 1},
+                 at<uint8_t>(mask), at<int64_t>(mask_row), nullptr, nullptr,
+                 Rule(rule), at<double>(radius), at<double>(mean), at<double>(count)};
+  run(job, engine->project);
+}
+
 static void project_vjp(uintptr_t p, uintptr_t v, uintptr_t grad_x, int storage, int64_t outer, int64_t K,
                         int64_t inner, uintptr_t radius, bool radius_per_row, uintptr_t grad_radius, int threads) {
   VjpJob job{{Storage(storage), outer, K, inner, at<double>(radius), radius_per_row, threads},
@@ -102,6 +114,7 @@ static void use_engine(const std::string& name) {
 NB_MODULE(_core, m) {
   m.def("project", &project);
   m.def("project_strided", &project_strided);
+  m.def("project_mean", &project_mean);
   m.def("project_vjp", &project_vjp);
   m.def("project_vjp_rows", &project_vjp_rows);
   m.def("row_means", &row_means);

@@ -88,15 +88,15 @@ inline void prefetch_row(const T* row, int64_t K) {
 
 // Projects src[i] to dst[i] for i < n. Slots of `s.rows` serve the rows that need project_any.
 template <class T>
-inline void project_group(const ProjectJob& job, int64_t row, const T** src, int n, int64_t K, T** dst,
+inline void project_group(const ProjectJob& job, const double* r, const T** src, int n, int64_t K, T** dst,
                           LaneRadii<T>& radii, const Scratch<T>& s, double* threshold) {
   constexpr int W = kWidth<T>;
+  const bool one_radius = !job.radius_per_row && job.rule == Rule::given;
   unsigned undone = 0;
   if (K <= kLaneLimit) {
     for (int i = 0; i < n; i += W) {
       const int m = std::min(W, n - i);
-      if (job.radius_per_row)
-        for (int j = 0; j < m; ++j) radii.set(j, job.radius[row + i + j]);
+      for (int j = 0; !one_radius && j < m; ++j) radii.set(j, r[i + j]);
       for (int j = 0; j < m; ++j) {
         prefetch_row<true>(dst[i + j], K);
         prefetch_row<false>(src[i + j] + W * K, K);
@@ -105,14 +105,24 @@ inline void project_group(const ProjectJob& job, int64_t row, const T** src, int
     }
   } else {
     for (int i = 0; i < n; ++i)
-      undone |= unsigned(!project_direct(src[i], K, job.radius_of(row + i), dst[i], s, threshold[i])) << i;
+      undone |= unsigned(!project_direct(src[i], K, r[i], dst[i], s, threshold[i])) << i;
   }
   for (int i = 0; undone >> i; ++i) {
     if (!(undone >> i & 1)) continue;
     T* slot = s.rows + i * s.stride;
     if (src[i] != slot) std::copy_n(src[i], K, slot);
-    project_any(slot, K, job.radius_of(row + i), dst[i], s, threshold[i]);
+    project_any(slot, K, r[i], dst[i], s, threshold[i]);
   }
+}
+
+// The radius of `row`, whose entries are `x`.
+template <class T>
+inline double find_radius(const ProjectJob& job, int64_t row, const T* x) {
+  if (job.rule == Rule::given) return job.radius_of(row);
+  double n;
+  const double mean = mean_row(x, job.K, n), r = mean_radius(job.rule, mean, n, job.radius_of(row));
+  if (job.radius_out) job.radius_out[row] = r, job.mean_out[row] = mean, job.count_out[row] = n;
+  return r;
 }
 
 template <class S>
@@ -130,7 +140,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
     const int n = int(std::min<int64_t>(kGroup, end - row));
     const T* src[kGroup];
     T* dst[kGroup];
-    double threshold[kGroup];
+    double r[kGroup], threshold[kGroup];
     if (!read) load_rows(job, x, job.xs, row, n, s);
     for (int i = 0; i < n; ++i) {
       T* slot = s.rows + i * s.stride;
@@ -138,8 +148,9 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
       if (K > job.K) std::fill(slot + job.K, slot + K, -kInf<T>);
       src[i] = read ? reinterpret_cast<const T*>(x + offset(job, job.xs, row + i)) : slot;
       dst[i] = write ? reinterpret_cast<T*>(p + offset(job, job.ps, row + i)) : slot;
+      r[i] = find_radius(job, row + i, src[i]);
     }
-    project_group(job, row, src, n, K, dst, radii, s, threshold);
+    project_group(job, r, src, n, K, dst, radii, s, threshold);
     if (job.support)
       for (int i = 0; i < n; ++i)
         job.support[row + i] = std::count_if(dst[i], dst[i] + job.K, [](T v) { return v > 0; });

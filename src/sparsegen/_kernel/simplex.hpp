@@ -14,6 +14,7 @@
 #include <cmath>
 #include <type_traits>
 
+#include "job.hpp"
 #include "simd.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
@@ -362,6 +363,14 @@ inline double mean_row(const T* x, int64_t K, double& count) {
   double mean = 0;  // the sum overflowed, or an entry is not finite
   for (i = 0; i < K; ++i) mean += x[i] == -kInf<T> ? 0.0 : double(x[i]) / count;
   return mean;
+}
+
+// The radius of Rule::cone and Rule::hourglass; NaN outside the cone's domain, 1 where nothing may be chosen.
+inline double mean_radius(Rule rule, double mean, double n, double q) {
+  if (n == 0) return 1;
+  const double height = rule == Rule::hourglass ? std::fabs(mean) : mean;
+  const double r = std::isinf(q) ? 1 + 0 * height : (height + q) / (1 / n + q);
+  return rule == Rule::cone && !(r > 0) ? std::numeric_limits<double>::quiet_NaN() : r;
 }
 
 // The support of one row: its size and the sum of v over it.

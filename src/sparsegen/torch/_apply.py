@@ -135,16 +135,13 @@ def run(
     return p.to(z.dtype), found._replace(threshold=_threshold(_lead(made.origin, dim), found.threshold / unit))
 
 
-def _mean_radius(m: Map, z: Tensor, q: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
-    """Radius of a map that measures the row's mean; NaN outside its domain, 1 where nothing may be chosen."""
-    assert callable(m.radius)  # maps of the mean have one
-    mean, count = _ops.row_means(z, dim, mask)
-    if not isinstance(q, Tensor):
-        q = torch.full((), q, dtype=mean.dtype, device=mean.device)
-    r = m.radius(torch, mean, count.clamp(min=1), q)
-    if m.domain:
-        r = torch.where(r > 0, r, torch.nan)
-    return torch.where(count > 0, r, 1.0)
+def _run_mean(m: Map, z: Tensor, q: Tensor | float, dim: int, mask: Tensor | None, info: bool) -> Any:
+    """Maps whose radius is made of the row's mean."""
+    p = _ops.project_mean(z, q, m, dim, mask)
+    if not info:
+        return p
+    radius = _ops.radius_of_mean(m, z, q, *_reference.row_means(z.detach(), dim, mask))
+    return p, _info(_reference.hide(z, mask), p, radius, dim)
 
 
 def _normalize(m: Map, z: Tensor, temperature: Any, dim: int, mask: Tensor | None, info: bool) -> Any:
@@ -188,10 +185,9 @@ def apply(name: str, scores: Any, controls: dict[str, Any], dim: Any, mask: Any,
         controls[key] = check_control(key, value, z, dim)
     if m.radius is None:
         return _normalize(m, z, controls.get("temperature", 1.0), dim, mask, return_info)
-    if m.of_mean:
-        radius: Any = _mean_radius(m, z, controls["q"] if controls else m.fixed["q"], dim, mask)
-    else:
-        radius = m.radius(torch, **controls) if callable(m.radius) else m.radius
+    if m.rule:
+        return _run_mean(m, z, controls["q"] if controls else m.fixed["q"], dim, mask, return_info)
+    radius = m.radius(torch, **controls) if callable(m.radius) else m.radius
     if m.transform == "lin":
         return run(z, radius, dim, mask, return_info)
     return run(z, radius, dim, mask, return_info, lambda hidden: _points(m, hidden, dim))

@@ -84,6 +84,26 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
     return p
 
 
+def project_mean(
+    x: Tensor, q: Tensor | float, rule: int, dim: int, mask: Tensor | None, keep: bool
+) -> tuple[Tensor, tuple[Tensor, ...]]:
+    """Project onto a radius made of each row's mean; also radius, mean and count of each row if to `keep`."""
+    p = torch.empty_like(x, memory_format=torch.contiguous_format)
+    lead = lead_shape(x, dim)
+    found = tuple(torch.ones(lead, dtype=torch.float64) for _ in range(3)) if keep else ()
+    if x.numel():
+        x, walk = _walk(x, dim)
+        rows, offsets = _mask_rows(mask, x, dim)
+        per_row = q.double().expand(lead).contiguous() if isinstance(q, Tensor) else None
+        number = 0.0 if isinstance(q, Tensor) else q
+        radius, mean, count = (t.data_ptr() for t in found) if keep else (0, 0, 0)
+        _core.project_mean(
+            x.data_ptr(), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, rule, number,
+            _address(per_row), _address(rows), _address(offsets), radius, mean, count, torch.get_num_threads(),
+        )  # fmt: skip
+    return p, found
+
+
 def project_vjp(
     p: Tensor, v: Tensor, radius: Tensor | float, dim: int, want_radius: bool
 ) -> tuple[Tensor, Tensor | None]:
@@ -107,17 +127,3 @@ def project_vjp(
             r.data_ptr(), per_row, _address(along), torch.get_num_threads(),
         )  # fmt: skip
     return grad, along
-
-
-def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and number (float64) of each row's entries that may be chosen."""
-    lead = lead_shape(x, dim)
-    mean, count = torch.zeros(lead, dtype=torch.float64), torch.zeros(lead, dtype=torch.float64)
-    if x.numel():
-        x, walk = _walk(x, dim)
-        rows, offsets = _mask_rows(mask, x, dim)
-        _core.row_means(
-            x.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, _address(rows),
-            _address(offsets), mean.data_ptr(), count.data_ptr(), torch.get_num_threads(),
-        )  # fmt: skip
-    return mean, count

@@ -13,7 +13,10 @@ import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 
+from sparsegen._maps import MAPS, Map
 from sparsegen.torch import _kernel, _reference
+
+HOURGLASS = MAPS["sparsehourglass"].rule
 
 
 @torch.library.custom_op("sparsegen::project", mutates_args=())
@@ -141,23 +144,46 @@ class _Project(torch.autograd.Function):
         return grad, _fit(per_row, radius) if per_row is not None else None, None, None
 
 
-class _RowMeans(torch.autograd.Function):
-    """Row means from the kernel; linear, so its backward is plain torch."""
+class _ProjectMean(torch.autograd.Function):
+    """The eager way with gradients for a radius (h + q)/(1/n + q) of the row's mean: h is the mean, or its size."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        mean, count = _kernel.row_means(x, dim, mask)
-        ctx.save_for_backward(x, count)
-        ctx.dim, ctx.mask = dim, mask
-        ctx.mark_non_differentiable(count)
-        return mean, count
+    def forward(ctx: Any, x: Tensor, q: Tensor | float, m: Map, dim: int, mask: Tensor | None) -> Tensor:
+        p, found = _kernel.project_mean(x, q, m.rule, dim, mask, keep=True)
+        ctx.map, ctx.dim, ctx.mask, ctx.q = m, dim, mask, None if isinstance(q, Tensor) else q
+        ctx.save_for_backward(x, p, *found, *([q] if isinstance(q, Tensor) else []))
+        return p
 
     @staticmethod
-    def backward(ctx: Any, g: Tensor, _: Any) -> tuple[Any, ...]:
-        x, count = ctx.saved_tensors
-        share = (g / count.clamp(min=1)).to(x.dtype).unsqueeze(ctx.dim)
-        hidden = _reference.hide(x.detach(), ctx.mask) == -torch.inf
-        return torch.where(hidden, 0.0, share), None, None
+    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
+        x, p, radius, mean, n, *given = ctx.saved_tensors
+        q = given[0] if given else ctx.q
+        if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(v) or not _eager(v, None, None):
+            return *_again(ctx, x, q, p, v), None, None, None
+        grad, along = _kernel.project_vjp(p, v, radius, ctx.dim, want_radius=True)
+        assert along is not None  # asked for
+        width = 1 / n + q
+        sign = mean.sign() if ctx.map.rule == HOURGLASS else 1.0
+        share = (along * sign / (width * n)).to(x.dtype).unsqueeze(ctx.dim)
+        if bool((n == x.shape[ctx.dim]).all()):
+            grad += share
+        else:
+            grad += torch.where(_reference.hide(x, ctx.mask) == -torch.inf, 0.0, share)
+        if not ctx.needs_input_grad[1]:
+            return grad, None, None, None, None
+        height = mean.abs() if ctx.map.rule == HOURGLASS else mean
+        return grad, _fit(along * (1 / n - height) / (width * width), q), None, None, None
+
+
+def _again(ctx: Any, x: Tensor, q: Tensor | float, p: Tensor, v: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients in x and q of a mean-radius map by plain torch, differentiable again."""
+    want = ctx.needs_input_grad[:2]
+    with torch.enable_grad():
+        radius = radius_of_mean(ctx.map, x, q, *_reference.row_means(x, ctx.dim, ctx.mask))
+        again = _reference.project(x, radius, ctx.dim, p.detach())
+        asked = [t for t, wanted in zip((x, q), want) if wanted and isinstance(t, Tensor)]
+        found = iter(torch.autograd.grad(again, asked, v, create_graph=torch.is_grad_enabled(), allow_unused=True))
+    return tuple(next(found) if wanted else None for wanted in want)
 
 
 _PLAIN = (Tensor, torch.nn.Parameter)
@@ -198,10 +224,22 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
     return _reference.project(x, radius, dim, values)
 
 
-def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Mean and number of each row's entries that may be chosen, differentiable in `x`."""
-    if not _eager(x, None, mask):
-        return _reference.row_means(x, dim, mask)
-    if torch.is_grad_enabled() and x.requires_grad:
-        return _RowMeans.apply(x, dim, mask)
-    return _kernel.row_means(x, dim, mask)
+def radius_of_mean(m: Map, x: Tensor, q: Tensor | float, mean: Tensor, n: Tensor) -> Tensor:
+    """Radius of a map that measures the row's mean; NaN outside its domain, 1 where nothing may be chosen."""
+    assert callable(m.radius)  # maps of the mean have one
+    if not isinstance(q, Tensor):
+        q = torch.full((), q, dtype=mean.dtype, device=mean.device)
+    r = m.radius(torch, mean, n.clamp(min=1), q)
+    if m.domain:
+        r = torch.where(r > 0, r, torch.nan)
+    return torch.where(n > 0, r, 1.0)
+
+
+def project_mean(x: Tensor, q: Tensor | float, m: Map, dim: int, mask: Tensor | None) -> Tensor:
+    """Project onto the radius a map makes of each row's mean, differentiable in `x` and `q`."""
+    if not _eager(x, q, mask):
+        radius = radius_of_mean(m, x, q, *_reference.row_means(x, dim, mask))
+        return project(x, radius, dim, mask)
+    if torch.is_grad_enabled() and (x.requires_grad or (isinstance(q, Tensor) and q.requires_grad)):
+        return _ProjectMean.apply(x, q, m, dim, mask)
+    return _kernel.project_mean(x, q, m.rule, dim, mask, keep=False)[0]
