@@ -186,3 +186,15 @@ def test_half_precision_is_float32_rounded_once(k, storage, engine):
         lost = (single > 0) & (want == 0)
         np.testing.assert_array_equal(p[~lost], want[~lost])
         assert (p[lost] > 0).all(), "an entry of the support rounded to 0"
+
+
+@pytest.mark.parametrize("k", [65, 80, 256, 300, 5000])
+def test_float16_keeps_the_support_where_a_probability_rounds_to_0(k, engine):
+    x = np.full((3, k), -4, np.float16)
+    x[:, :64], x[:, 64] = 0.125, 2.0**-24
+    single = sg.project(x.astype(np.float32), 8.0)[:, 64]
+    assert ((single > 0) & (single < 2.0**-25)).all()
+    for scores in (x, np.asfortranarray(x)):
+        p, info = sg.project(scores, 8.0, return_info=True)
+        np.testing.assert_array_equal(p[:, 64], 2.0**-24)
+        np.testing.assert_array_equal(info.support_size, 65)

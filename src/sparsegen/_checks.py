@@ -24,16 +24,16 @@ def fail(error: type[_Error], name: str, condition: str, value: object) -> NoRet
     raise error(f"sparsegen: {name} must be {condition}, got {value}.")
 
 
-def axis_index(name: str, value: object, shape: Sequence[int]) -> int:
-    """Return the non-negative index of axis `value` of an array of `shape`."""
+def axis_index(name: str, value: object, shape: Sequence[int], of: str = "scores") -> int:
+    """Return the non-negative index of axis `value` of the array `of` of that shape."""
     ndim = len(shape)
     if ndim == 0:
-        fail(ValueError, "scores", "an array with at least one axis", "a single number")
+        fail(ValueError, of, "an array with at least one axis", "a single number")
     if not isinstance(value, SupportsIndex):
         fail(TypeError, name, "an integer", repr(value))
     index = operator.index(value)
     if not -ndim <= index < ndim:
-        fail(ValueError, name, f"between {-ndim} and {ndim - 1} for scores of shape {tuple(shape)}", index)
+        fail(ValueError, name, f"between {-ndim} and {ndim - 1} for {of} of shape {tuple(shape)}", index)
     return index % ndim
 
 
@@ -45,8 +45,14 @@ def broadcasts(name: str, shape: Sequence[int], target: Sequence[int], meaning: 
     fail(ValueError, f"the shape of {name}", f"broadcastable to {tuple(target)}, {meaning}", tuple(shape))
 
 
-CONTROL_SHAPE = "the scores' shape without the class axis"
 MASK_SHAPE = "the scores' shape"
+
+
+def control_broadcasts(name: str, shape: Sequence[int], lead: Sequence[int]) -> None:
+    """Refuse a control that does not fit the rows."""
+    of = "points" if name == "radius" else "scores"
+    broadcasts(name, shape, lead, f"the {of}' shape without the class axis")
+
 
 # What each control may be: the condition as text and as a test on a number (NaN fails every one of them).
 CONDITIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {

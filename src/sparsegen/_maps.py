@@ -25,14 +25,10 @@ HIDDEN = -math.inf
 
 @dataclass(frozen=True)
 class Points:
-    """Transformed scores `x`, in units such that the radius to use is `radius * unit`.
-
-    The points stand for ``origin + x / unit``: that is what a threshold is reported in.
-    """
+    """Transformed scores `x`, in units such that the radius to use is `radius * unit`."""
 
     x: Array
     unit: Array = 1.0  # (..., 1) or a number
-    origin: Array = 0.0
 
 
 @dataclass(frozen=True)
@@ -40,7 +36,7 @@ class Transform:
     """One choice of g(z) and how to evaluate it safely."""
 
     name: str
-    equation: str
+    g: Callable[[Any, Array], Array]  # (xp, scores): as written, for reporting thresholds
     points: Callable[[Any, Array, Array, Array], Points]  # (xp, scores, row maximum, the same in float64) -> Points
     top_of: Callable[[Array], Array] | None = None  # what the row maximum is taken of; None: no maximum is needed
 
@@ -51,14 +47,14 @@ def _lin(xp: Any, z: Array, top: Array, wide: Array) -> Points:
 
 def _exp(xp: Any, z: Array, top: Array, wide: Array) -> Points:
     # e^z = e^top + e^top expm1(z - top): no overflow, and ties stay ties.
-    return Points(xp.expm1(z - top), xp.exp(-wide), xp.exp(wide))
+    return Points(xp.expm1(z - top), xp.exp(-wide))
 
 
 def _sq(xp: Any, z: Array, top: Array, wide: Array) -> Points:
     # z^2 = b^2 + (a - b)(a + b) with a = |z|, b = max |z|, measured in units of b^2.
     a, b = abs(z), xp.where(top > 0, top, xp.ones_like(top))
     wide = xp.where(wide > 0, wide, xp.ones_like(wide))
-    return Points(((a - b) / b) * (a / b + 1), 1 / wide / wide, wide * wide)
+    return Points(((a - b) / b) * (a / b + 1), 1 / wide / wide)
 
 
 def _log(xp: Any, z: Array, top: Array, wide: Array) -> Points:
@@ -68,10 +64,10 @@ def _log(xp: Any, z: Array, top: Array, wide: Array) -> Points:
 TRANSFORMS: dict[str, Transform] = {
     t.name: t
     for t in (
-        Transform("lin", "g(z) = z", _lin),
-        Transform("exp", "g(z) = exp(z)", _exp, top_of=lambda z: z),
-        Transform("sq", "g(z) = z^2", _sq, top_of=abs),
-        Transform("log", "g(z) = log(z)", _log),
+        Transform("lin", lambda xp, z: z, _lin),
+        Transform("exp", lambda xp, z: xp.exp(z), _exp, top_of=lambda z: z),
+        Transform("sq", lambda xp, z: z * z, _sq, top_of=abs),
+        Transform("log", lambda xp, z: xp.log(z), _log),
     )
 }
 
@@ -82,10 +78,13 @@ def sparsegen_radius(xp: Any, lam: Array) -> Array:
 
 
 def _blend(xp: Any, height: Array, n: Array, q: Array) -> Array:
-    # (height + q) / (1/n + q), and its limit 1 for infinite q.
+    # (height + q) / (1/n + q), and its limit 1 for infinite q. The plain sum is exact near the cone's apex; by parts it
+    # does not overflow.
     far = q == math.inf
     q = xp.where(far, xp.ones_like(q), q)
-    return xp.where(far, xp.ones_like(height), (height + q) / (1 / n + q))
+    width = 1 / n + q
+    r = xp.where(abs(height + q) < math.inf, (height + q) / width, height / width + q / width)
+    return xp.where(far, xp.ones_like(height), r)
 
 
 def cone_radius(xp: Any, mean: Array, n: Array, q: Array) -> Array:

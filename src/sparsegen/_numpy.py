@@ -19,7 +19,15 @@ STORAGE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.float16
 
 
 class Info(NamedTuple):
-    """What a projection found, one entry a row."""
+    """What a projection found, one entry a row.
+
+    >>> import sparsegen as sg
+    >>> p, info = sg.sparsemax([[0.5, 0.5, 0.0], [1.0, 0.0, 0.0]], return_info=True)
+    >>> info.support_size
+    array([2, 1])
+    >>> info.threshold
+    array([0., 0.])
+    """
 
     support_size: np.ndarray
     """Number of entries with positive probability."""
@@ -31,7 +39,15 @@ _threads: int | None = None
 
 
 def get_num_threads() -> int:
-    """Number of threads the NumPy front end uses for large arrays."""
+    """Return the number of threads used for large arrays.
+
+    It is what :func:`set_num_threads` was given, or else the environment's ``SPARSEGEN_NUM_THREADS`` or
+    ``OMP_NUM_THREADS``, or else the number of cores this process may use.
+
+    >>> import sparsegen as sg
+    >>> sg.get_num_threads() >= 1
+    True
+    """
     if _threads is not None:
         return _threads
     asked = os.environ.get("SPARSEGEN_NUM_THREADS") or os.environ.get("OMP_NUM_THREADS", "")
@@ -87,7 +103,7 @@ def _control(name: str, value: Any, lead: tuple[int, ...]) -> np.ndarray:
     if c.dtype.kind not in "biuf":
         _checks.fail(TypeError, name, condition, f"dtype {c.dtype}")
     c = c.astype(np.float64)
-    _checks.broadcasts(name, c.shape, lead, _checks.CONTROL_SHAPE)
+    _checks.control_broadcasts(name, c.shape, lead)
     wrong = ~holds(c)
     if wrong.any():
         _checks.fail(ValueError, name, condition, c[wrong].flat[0])
@@ -217,26 +233,35 @@ def _finish(p: np.ndarray, dtype: np.dtype, info: tuple[Any, Any] | None) -> Any
     return p if info is None else (p, Info(*info))
 
 
-def _threshold(origin: Any, tau: Any) -> Any:
-    """origin + tau; where both are too large for a number, so is the threshold they bracket."""
-    return np.where(np.isinf(origin) & np.isinf(tau), origin, origin + tau)
+def _scaled(radius: Any, unit: Any) -> Any:
+    """radius * unit; an infinite radius stays infinite in any unit."""
+    return np.where(np.isinf(radius), radius, radius * unit)
+
+
+def _threshold(g: np.ndarray, p: np.ndarray, radius: Any, axis: int) -> np.ndarray:
+    """The tau that makes the support p > 0 of the transformed scores `g` sum to 1; NaN without one."""
+    chosen = p > 0
+    n = np.count_nonzero(chosen, axis=axis)
+    return (np.where(chosen, g, 0.0).sum(axis=axis, dtype=np.float64) - radius) / np.where(n > 0, n, np.nan)
 
 
 def _run(
     z: np.ndarray, radius: Any, axis: int, mask: np.ndarray | None, info: bool,
-    points: Callable[[np.ndarray], Points] | None,
+    points: Callable[[np.ndarray], Points] | None = None, g: Callable[[np.ndarray], np.ndarray] | None = None,
 ) -> Any:  # fmt: skip
-    """Project `z`, or the points made of it, onto `radius`."""
-    if points is None:
+    """Project `z`, or the points made of it, onto `radius`. `g` gives the scale thresholds are reported on."""
+    if points is None or g is None:
         p, size, tau = _project(z, radius, axis, mask, info)
         return _finish(p, z.dtype, (size, tau) if info else None)
-    made = points(_hide(_wide(z), mask))
+    scores = _hide(_wide(z), mask)
+    made = points(scores)
     with np.errstate(all="ignore"):
-        unit = _lead(made.unit, axis)
-        p, size, tau = _project(made.x, radius * unit, axis, None, info, out=made.x)
-        if info:
-            tau = _threshold(_lead(made.origin, axis), tau / unit)
-    return _finish(p, z.dtype, (size, tau) if info else None)
+        x = np.ascontiguousarray(made.x)  # an array of our own, which the kernel may overwrite
+        p, size, _ = _project(x, _scaled(radius, _lead(made.unit, axis)), axis, None, info, out=x)
+        if not info:
+            return _finish(p, z.dtype, None)
+        tau = _threshold(g(scores.astype(np.float64)), p, radius, axis)
+    return _finish(p, z.dtype, (size, tau))
 
 
 def _radius(m: Map, z: np.ndarray, controls: dict[str, np.ndarray], axis: int, mask: np.ndarray | None) -> Any:
@@ -275,7 +300,7 @@ def _normalize(m: Map, z: np.ndarray, temperature: Any, axis: int, mask: np.ndar
         return _finish(p, dtype, None)
     p = p.astype(dtype, copy=False)
     size = np.count_nonzero(p > 0, axis=axis)
-    return _finish(p, dtype, (np.asarray(size, np.int64), np.zeros(np.shape(size))))
+    return _finish(p, dtype, (np.asarray(size, np.int64), np.where(size > 0, 0.0, np.nan)))
 
 
 def _weights(transform: str, z: np.ndarray, hidden: np.ndarray, temperature: Any, axis: int) -> np.ndarray:
@@ -284,7 +309,8 @@ def _weights(transform: str, z: np.ndarray, hidden: np.ndarray, temperature: Any
     size = np.where(hidden, z, g(np.where(hidden, z.dtype.type(0), z)))
     top = _top(size, axis)
     if transform == "exp":
-        w = np.exp((size - top) / np.asarray(temperature, z.dtype))
+        # A temperature below the smallest number is that number: the limit is the same.
+        w = np.exp((size - top) / np.maximum(temperature, np.finfo(z.dtype).tiny).astype(z.dtype))
     else:
         w = np.where(hidden, size.dtype.type(0), size) / np.where(top > 0, top, size.dtype.type(1))
         w = w * w if transform == "sq" else w
@@ -302,16 +328,18 @@ def apply(name: str, scores: Any, controls: dict[str, Any], axis: int, mask: Any
     if m.radius is None:
         return _normalize(m, z, checked.get("temperature", DEFAULTS["temperature"]), axis, mask, return_info)
     radius = _radius(m, z, checked, axis, mask)
-    points = None if m.transform == "lin" else lambda hidden: _points(m, hidden, axis)
-    return _run(z, radius, axis, mask, return_info, points)
+    if m.transform == "lin":
+        return _run(z, radius, axis, mask, return_info)
+    g = TRANSFORMS[m.transform].g
+    return _run(z, radius, axis, mask, return_info, lambda x: _points(m, x, axis), lambda x: g(np, x))
 
 
 def apply_project(points: Any, radius: Any, axis: int, mask: Any, return_info: bool) -> Any:
     """Apply the primitive itself."""
     z = _scores(points, "points")
-    axis = _checks.axis_index("axis", axis, z.shape)
+    axis = _checks.axis_index("axis", axis, z.shape, "points")
     r = _control("radius", radius, z.shape[:axis] + z.shape[axis + 1 :])
-    return _run(z, r, axis, _mask(mask, z.shape), return_info, None)
+    return _run(z, r, axis, _mask(mask, z.shape), return_info)
 
 
 def apply_sparsegen(scores: Any, lam: Any, transform: Any, axis: int, mask: Any, return_info: bool) -> Any:
@@ -322,4 +350,7 @@ def apply_sparsegen(scores: Any, lam: Any, transform: Any, axis: int, mask: Any,
     z = _scores(scores)
     axis = _checks.axis_index("axis", axis, z.shape)
     r = sparsegen_radius(np, _control("lam", lam, z.shape[:axis] + z.shape[axis + 1 :]))
-    return _run(z, r, axis, _mask(mask, z.shape), return_info, lambda hidden: _own_points(transform, hidden, axis))
+    return _run(
+        z, r, axis, _mask(mask, z.shape), return_info, lambda x: _own_points(transform, x, axis),
+        lambda x: _own_points(transform, x, axis).x,
+    )  # fmt: skip

@@ -102,7 +102,7 @@ inline Vec<T> add_down_lanes(Vec<T> tau, Vec<T> step) {
 
 template <class T>
 struct LaneCut {
-  Vec<T> tau, rest, sum;
+  Vec<T> tau, rest, sum, count;
 };
 
 // newton() for W rows.
@@ -111,17 +111,18 @@ inline LaneCut<T> newton_lanes(const T* lanes, int64_t K, Vec<T> r) {
   const LaneSurvey<T> all = survey_lanes(lanes, K);
   const Vec<T> mean = all.sum / T(K), spread = vsqrt(all.squares / T(K) - mean * mean);
   const Vec<T> low = add_down_lanes<T>(all.top, -r), start = guess<T>(mean, spread, r / (spread * T(K)));
-  LaneCut<T> cut{select<T>((start > low) & (start < all.top), start, low), Vec<T>{}, Vec<T>{}};
+  LaneCut<T> cut{select<T>((start > low) & (start < all.top), start, low), Vec<T>{}, Vec<T>{}, Vec<T>{}};
   Mask<T> last = ~Mask<T>{}, active = last;
   for (int pass = 0;; ++pass) {
     Vec<T> sum;
     Mask<T> count;
     excess_lanes(lanes, K, cut.tau, sum, count);
     const Mask<T> beyond = (count == Mask<T>{}) & (cut.tau > low);
-    const Vec<T> step = (sum - r) / __builtin_convertvector(count, Vec<T>);
+    const Vec<T> n = __builtin_convertvector(count, Vec<T>), step = (sum - r) / n;
     const Vec<T> next = add_down_lanes<T>(cut.tau, step);
     cut.rest = select<T>(active, step, cut.rest);
     cut.sum = select<T>(active, sum, cut.sum);
+    cut.count = select<T>(active, n, cut.count);
     Mask<T> done = (count == last) | (count == Mask<T>{}) | (next == cut.tau);
     if (pass > 1) done |= count > last;
     active &= ~done | beyond;
@@ -163,8 +164,9 @@ inline unsigned project_lanes(const T* const* src, const LaneRadii<T>& radii, in
   for (int i = 0; i < W; ++i) out[i] = i < n && (good >> i & 1) ? dst[i] : nullptr;
   if (threshold)
     for (int i = 0; i < n; ++i) threshold[i] = double(cut.tau[i]) + double(cut.rest[i]);
-  for (int64_t k = 0; k < K; ++k)
-    store(lanes + k * W, vmax((load(lanes + k * W) - cut.tau) - cut.rest, zero) * scale);
+  const Vec<T> error = r * kRounding<T> / cut.count;
+  for (int64_t k = 0; k < K * W; k += W)
+    store(lanes + k, probability<T>(load(lanes + k), cut.tau, cut.rest, error, scale));
   from_lanes(lanes, K, out);
   return ~good & ((1u << n) - 1);
 }

@@ -7,7 +7,9 @@
 // (K = 1e6: 32 in float, 46 in double).
 //
 // The threshold is kept as two numbers, tau + rest. tau is rounded down, which keeps "x > tau" exact for entries that
-// share tau's floating-point grid; rest is what the last pass left over, so that x - tau - rest loses no digits.
+// share tau's floating-point grid; rest is what the last pass left over, so that x - tau - rest loses no digits. What then
+// lies within its rounding error of the threshold, 4 eps r / n with n the size of the support, counts as on it: not in the
+// support.
 #pragma once
 
 #include <algorithm>
@@ -233,13 +235,24 @@ inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out) {
   return n;
 }
 
-// Writes p = [x - tau - rest]_+ / r for `steps` steps. `p` may be `x` itself.
+// d = x - tau - rest over r where that is above the rounding error, else 0.
+template <class T>
+inline Vec<T> probability(Vec<T> x, Vec<T> tau, Vec<T> rest, Vec<T> error, Vec<T> scale) {
+  const Vec<T> d = (x - tau) - rest;
+  return keep<T>(d > error, d) * scale;
+}
+
+template <class T>
+inline constexpr T kRounding = 4 * std::numeric_limits<T>::epsilon();
+
+// Writes the probabilities of `steps` steps. `p` may be `x` itself.
 template <class T>
 inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p) {
-  const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(1 / r)), zero{};
+  constexpr int W = kWidth<T>;
+  const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(1 / r));
+  const Vec<T> error = splat(T(kRounding<T> * r / double(cut.count)));
   for (const T* end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>)
-    for (int j = 0; j < kUnroll; ++j)
-      store(p + j * kWidth<T>, vmax((load(x + j * kWidth<T>) - tau) - rest, zero) * scale);
+    for (int j = 0; j < kStep<T>; j += W) store(p + j, probability<T>(load(x + j), tau, rest, error, scale));
 }
 
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read.
@@ -329,8 +342,8 @@ inline void project_any(T* x, int64_t K, double r, T* p, const Scratch<T>& s, do
   if (std::isinf(r)) return uniform_row(x, K, -kInf<T>, p);
 
   const int power = plain_radius<T>(r) ? 0 : -std::ilogb(r);
-  const T half = T(std::ldexp(1.0, power / 2)), rest = T(std::ldexp(1.0, power - power / 2));
-  for (int64_t i = 0; i < K; ++i) x[i] = (x[i] - top) * half * rest;
+  const double half = std::ldexp(1.0, power / 2), rest = std::ldexp(1.0, power - power / 2);
+  for (int64_t i = 0; i < K; ++i) x[i] = T(double(x[i] - top) * half * rest);
   double shifted = 0;
   if (!project_direct(x, K, std::ldexp(r, power), p, s, shifted)) {
     // Not reached: the shifted maximum is 0 and the radius lies in [1, 2) or in the plain range.
@@ -369,7 +382,8 @@ inline double mean_row(const T* x, int64_t K, double& count) {
 inline double mean_radius(Rule rule, double mean, double n, double q) {
   if (n == 0) return 1;
   const double height = rule == Rule::hourglass ? std::fabs(mean) : mean;
-  const double r = std::isinf(q) ? 1 + 0 * height : (height + q) / (1 / n + q);
+  const double sum = height + q, width = 1 / n + q;
+  const double r = std::isinf(q) ? 1 + 0 * height : std::isinf(sum) ? height / width + q / width : sum / width;
   return rule == Rule::cone && !(r > 0) ? std::numeric_limits<double>::quiet_NaN() : r;
 }
 

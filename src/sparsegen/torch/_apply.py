@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -15,7 +16,13 @@ from sparsegen.torch._kernel import STORAGE, lead_shape
 
 
 class Info(NamedTuple):
-    """What a projection found, one entry a row; without gradients."""
+    """What a projection found, one entry a row; without gradients.
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> p, info = sgt.sparsemax(torch.tensor([0.5, 0.5, 0.0]), return_info=True)
+    >>> info.support_size
+    tensor(2)
+    """
 
     support_size: Tensor
     """Number of entries with positive probability."""
@@ -30,7 +37,7 @@ def check_scores(scores: Any, dim: Any, name: str = "scores") -> tuple[Tensor, i
     if scores.dtype not in STORAGE:
         _checks.fail(TypeError, name, "float16, bfloat16, float32 or float64", f"dtype {scores.dtype}")
     if dim != -1 or scores.dim() == 0:
-        dim = _checks.axis_index("dim", dim, scores.shape) - scores.dim()
+        dim = _checks.axis_index("dim", dim, scores.shape, name) - scores.dim()
     if not scores.is_cpu and scores.dtype.itemsize == 2 and torch.is_autocast_enabled(scores.device.type):
         scores = scores.float()
     return scores, dim
@@ -60,7 +67,7 @@ def check_control(name: str, value: Any, scores: Tensor, dim: int) -> Tensor | f
         _checks.fail(TypeError, name, condition, f"dtype {value.dtype}")
     if value.device != scores.device and value.dim() > 0:
         _checks.fail(ValueError, name, f"on the scores' device {scores.device}", value.device)
-    _checks.broadcasts(name, value.shape, lead_shape(scores, dim), _checks.CONTROL_SHAPE)
+    _checks.control_broadcasts(name, value.shape, lead_shape(scores, dim))
     value = value.to(device=scores.device, dtype=_reference.wide(scores))
     return torch.where(holds(value), value, torch.nan)
 
@@ -77,7 +84,7 @@ def _points(m: Map, z: Tensor, dim: int) -> Points:
     top = _top(torch.where(hidden, HIDDEN, g.top_of(safe)), dim) if g.top_of else z.new_zeros(())
     points = g.points(torch, safe, top, top.to(_reference.wide(z)))
     x = points.x if m.outside is None else torch.where(m.outside(safe), torch.nan, points.x)
-    return Points(torch.where(hidden, HIDDEN, x), points.unit, points.origin)
+    return Points(torch.where(hidden, HIDDEN, x), points.unit)
 
 
 def _own_points(transform: Callable[[Tensor], Tensor], z: Tensor, dim: int) -> Points:
@@ -110,29 +117,37 @@ def _info(x: Tensor, p: Tensor, radius: Any, dim: int) -> Info:
     return Info(n, torch.where(broken, torch.nan, tau))
 
 
-def _threshold(origin: Any, tau: Tensor) -> Tensor:
-    """origin + tau; where both are too large for a number, so is the threshold they bracket."""
-    origin = torch.as_tensor(origin, dtype=tau.dtype, device=tau.device)
-    return torch.where(torch.isinf(origin) & torch.isinf(tau), origin, origin + tau)
+def _scaled(radius: Tensor | float, unit: Any) -> Any:
+    """radius * unit; an infinite radius stays infinite in any unit."""
+    if not isinstance(unit, Tensor):
+        return radius * unit
+    if not isinstance(radius, Tensor):
+        return torch.full_like(unit, radius) if radius == math.inf else radius * unit
+    return torch.where(torch.isinf(radius), radius, radius * unit)
 
 
 def run(
     z: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None, info: bool,
-    points: Callable[[Tensor], Points] | None = None,
+    points: Callable[[Tensor], Points] | None = None, g: Callable[[Tensor], Tensor] | None = None,
 ) -> Any:  # fmt: skip
-    """Project `z`, or the points made of it, onto `radius`."""
-    if points is None:
+    """Project `z`, or the points made of it, onto `radius`. `g` gives the scale thresholds are reported on."""
+    if points is None or z.shape[dim] == 0:
         p = _ops.project(z, radius, dim, mask)
         return (p, _info(_reference.hide(z, mask), p, radius, dim)) if info else p
-    if z.shape[dim] == 0:
-        return run(z, radius, dim, mask, info)
-    made = points(_reference.hide(_widen(z), mask))
-    unit = _lead(made.unit, dim)
-    p = _ops.project(made.x, radius * unit, dim, None)
+    scores = _reference.hide(_widen(z), mask)
+    made = points(scores)
+    p = _ops.project(made.x, _scaled(radius, _lead(made.unit, dim)), dim, None)
     if not info:
         return p.to(z.dtype)
-    found = _info(made.x, p, radius * unit, dim)
-    return p.to(z.dtype), found._replace(threshold=_threshold(_lead(made.origin, dim), found.threshold / unit))
+    found = _info(made.x if g is None else g(scores.detach().to(_reference.wide(z))), p, radius, dim)
+    return p.to(z.dtype), found
+
+
+def _run_map(m: Map, z: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None, info: bool) -> Any:
+    if m.transform == "lin":
+        return run(z, radius, dim, mask, info)
+    g = TRANSFORMS[m.transform].g
+    return run(z, radius, dim, mask, info, lambda x: _points(m, x, dim), lambda x: g(torch, x))
 
 
 def _run_mean(m: Map, z: Tensor, q: Tensor | float, dim: int, mask: Tensor | None, info: bool) -> Any:
@@ -152,7 +167,7 @@ def _normalize(m: Map, z: Tensor, temperature: Any, dim: int, mask: Tensor | Non
     if not info:
         return p
     n = (p.detach() > 0).sum(dim)
-    return p, Info(n, torch.zeros(n.shape, dtype=_reference.wide(z), device=z.device))
+    return p, Info(n, torch.where(n > 0, 0.0, torch.nan).to(_reference.wide(z)))
 
 
 def _shares(m: Map, z: Tensor, temperature: Any, dim: int) -> Tensor:
@@ -162,7 +177,11 @@ def _shares(m: Map, z: Tensor, temperature: Any, dim: int) -> Tensor:
     if m.transform == "exp":
         t = temperature
         if isinstance(t, Tensor):
-            t = t.to(z.dtype).expand(lead_shape(z, dim)).unsqueeze(dim)
+            t = t.expand(lead_shape(z, dim)).unsqueeze(dim)
+            # A temperature below the smallest number is that number: the limit is the same.
+            t = torch.where(t < torch.finfo(z.dtype).tiny, torch.finfo(z.dtype).tiny, t).to(z.dtype)
+        else:
+            t = max(t, torch.finfo(z.dtype).tiny)
         shifted = torch.where(hidden, HIDDEN, (safe - _top(z, dim)) / t)
         return torch.where(empty, 0.0, torch.softmax(torch.where(empty, 0.0, shifted), dim))
     size = abs(safe) if m.transform == "sq" else safe
@@ -188,9 +207,7 @@ def apply(name: str, scores: Any, controls: dict[str, Any], dim: Any, mask: Any,
     if m.rule:
         return _run_mean(m, z, controls["q"] if controls else m.fixed["q"], dim, mask, return_info)
     radius = m.radius(torch, **controls) if callable(m.radius) else m.radius
-    if m.transform == "lin":
-        return run(z, radius, dim, mask, return_info)
-    return run(z, radius, dim, mask, return_info, lambda hidden: _points(m, hidden, dim))
+    return _run_map(m, z, radius, dim, mask, return_info)
 
 
 def apply_project(points: Any, radius: Any, dim: Any, mask: Any, return_info: bool) -> Any:
@@ -205,9 +222,7 @@ def apply_radius(scores: Any, radius: Any, transform: Any, dim: Any, mask: Any, 
     radius, mask = check_control("radius", radius, z, dim), check_mask(mask, z)
     if callable(transform):
         return run(z, radius, dim, mask, return_info, lambda hidden: _own_points(transform, hidden, dim))
-    m = MAPS[f"sparsegen_{transform}"]
-    points = None if m.transform == "lin" else lambda hidden: _points(m, hidden, dim)
-    return run(z, radius, dim, mask, return_info, points)
+    return _run_map(MAPS[f"sparsegen_{transform}"], z, radius, dim, mask, return_info)
 
 
 def apply_sparsegen(scores: Any, lam: Any, transform: Any, dim: Any, mask: Any, return_info: bool) -> Any:

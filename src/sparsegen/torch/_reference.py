@@ -65,7 +65,8 @@ def project(x: Tensor, radius: Tensor, dim: int, values: Tensor) -> Tensor:
         return values
     chosen = values > 0
     n = chosen.sum(dim, keepdim=True).clamp(min=1)
-    w = torch.where(chosen, x, 0.0).to(wide(x))
+    top = torch.where(chosen, x.detach(), -torch.inf).amax(dim, keepdim=True)  # differences keep their digits
+    w = torch.where(chosen, x - torch.where(top > -torch.inf, top, 0.0), 0.0).to(wide(x))
     r, moves = _spread(radius, w, dim)
     formula = torch.where(chosen, (w - (w.sum(dim, keepdim=True) - r) / n) / r, 0.0)
     change = torch.where(moves, formula - formula.detach(), 0.0)
