@@ -203,7 +203,7 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
     vjp_group(job, row, pi, vi, n, gi, scale, s, along);
     for (int i = 0; job.grad_radius && i < n; ++i) {
       const double r = job.radius_of(row + i);
-      job.grad_radius[row + i] = r == 0 ? 0 : -double(along[i]) / r;
+      job.grad_radius[row + i] = r == 0 ? 0 * double(along[i]) : -double(along[i]) / r;
     }
     if (!direct) store_rows<false>(job, grad, job.strides, row, n, upper);
   }

@@ -75,7 +75,7 @@ def _vjp_backward(ctx: Any, grad_grad: Tensor, grad_along: Tensor) -> tuple[Any,
     p, v, radius = ctx.saved_tensors
     dim = ctx.dim
     grad, along = _reference.vjp(p, v, radius, dim)
-    r, moves = _reference._spread(radius, p, dim)
+    r, moves = _reference.spread(radius, p, dim)
     c = torch.where(moves, grad_along.to(p.dtype).unsqueeze(dim) / r, 0.0)
     to_v, _ = _reference.vjp(p, grad_grad - c * r * p, radius, dim)
     to_r = -((grad_grad * grad).sum(dim) + (c * r).squeeze(dim) * along) / r.squeeze(dim)
@@ -162,10 +162,11 @@ class _ProjectMean(torch.autograd.Function):
             return *_again(ctx, x, q, p, v), None, None, None
         grad, along = _kernel.project_vjp(p, v, radius, ctx.dim, want_radius=True)
         assert along is not None  # asked for
+        whole, n = bool((n == x.shape[ctx.dim]).all()), n.clamp(min=1)
         width = 1 / n + q
         sign = mean.sign() if ctx.map.rule == HOURGLASS else 1.0
         share = (along * sign / (width * n)).to(x.dtype).unsqueeze(ctx.dim)
-        if bool((n == x.shape[ctx.dim]).all()):
+        if whole:
             grad += share
         else:
             grad += torch.where(_reference.hide(x, ctx.mask) == -torch.inf, 0.0, share)
@@ -198,16 +199,14 @@ def traced() -> bool:
     return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch.jit.is_tracing()
 
 
+def transformed() -> bool:
+    """Is a transform of torch.func or forward-mode differentiation under way?"""
+    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+
+
 def _eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:
-    return (
-        type(x) in _PLAIN
-        and x.is_cpu
-        and _untouched(radius)
-        and _untouched(mask)
-        and not torch._C._are_functorch_transforms_active()
-        and forward_ad._current_level < 0
-        and not traced()
-    )
+    plain = type(x) in _PLAIN and x.is_cpu and _untouched(radius) and _untouched(mask)
+    return plain and not traced() and not transformed()
 
 
 def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
@@ -218,7 +217,8 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
         return _kernel.project(x, radius, dim, mask)
     if not isinstance(radius, Tensor):
         radius = torch.full((), radius, dtype=_reference.wide(x), device=x.device)
-    if traced() or type(x) not in _PLAIN:
+    # A compiler has its own way with transforms, and does not follow the question.
+    if torch.compiler.is_compiling() or ((traced() or type(x) not in _PLAIN) and not transformed()):
         return project_op(x, radius, dim, mask)
     values = project_op(x.detach(), radius.detach(), dim, mask)
     return _reference.project(x, radius, dim, values)

@@ -24,10 +24,17 @@ def _uniform(chosen: Tensor, dim: int) -> Tensor:
     return chosen / chosen.sum(dim, keepdim=True).clamp(min=1)
 
 
+def _column(radius: Tensor, like: Tensor, dim: int) -> Tensor:
+    """One radius a row, with an axis of size 1 where `like` has its classes."""
+    shape = list(like.shape)
+    del shape[dim]
+    return radius.to(like.dtype).expand(shape).unsqueeze(dim)
+
+
 def project_values(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
     """Project by sorting; no derivative. `radius` broadcasts to the rows."""
     u = hide(x, mask).to(wide(x))
-    r = radius.to(u.dtype).expand(u.select(dim, 0).shape).unsqueeze(dim)
+    r = _column(radius, u, dim)
     top = u.amax(dim, keepdim=True)
     empty = top == -torch.inf
     broken = torch.isnan(top) | (top == torch.inf) | torch.isnan(r) | (r < 0)
@@ -37,7 +44,7 @@ def project_values(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> 
     ordered = (u / s).clamp(min=-1).sort(dim, descending=True).values
     sums = ordered.cumsum(dim)
     n = torch.ones_like(sums).cumsum(dim)
-    k = (1 + n * ordered > sums).sum(dim, keepdim=True)
+    k = (1 + n * ordered > sums).sum(dim, keepdim=True).clamp(min=1)  # none is in a row with NaN
     tau = (sums.gather(dim, k - 1) - 1) / k
     t = u / s - tau
     chosen = t > 0
@@ -49,9 +56,9 @@ def project_values(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> 
     return torch.where(broken, torch.nan, p).to(x.dtype)
 
 
-def _spread(radius: Tensor, like: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def spread(radius: Tensor, like: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """The radius as a column beside the rows, 1 where the map is constant (0 or inf), and where it is not."""
-    r = radius.to(like.dtype).expand(like.select(dim, 0).shape).unsqueeze(dim)
+    r = _column(radius, like, dim)
     moves = (r != 0) & (r != torch.inf)
     return torch.where(moves, r, 1.0), moves
 
@@ -59,16 +66,16 @@ def _spread(radius: Tensor, like: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def project(x: Tensor, radius: Tensor, dim: int, values: Tensor) -> Tensor:
     """Give `values`, the projection of `x`, their derivatives of every order in x and radius.
 
-    On the support the projection is (x - tau)/r with tau = (sum of x - r)/n, a formula torch can differentiate.
+    On the support the projection is (x - mean x)/r + 1/n, means over its n entries: a formula torch can differentiate.
     """
     if x.shape[dim] == 0:
-        return values
+        return values + x
     chosen = values > 0
     n = chosen.sum(dim, keepdim=True).clamp(min=1)
     top = torch.where(chosen, x.detach(), -torch.inf).amax(dim, keepdim=True)  # differences keep their digits
     w = torch.where(chosen, x - torch.where(top > -torch.inf, top, 0.0), 0.0).to(wide(x))
-    r, moves = _spread(radius, w, dim)
-    formula = torch.where(chosen, (w - (w.sum(dim, keepdim=True) - r) / n) / r, 0.0)
+    r, moves = spread(radius, w, dim)
+    formula = torch.where(chosen, (w - w.sum(dim, keepdim=True) / n) / r, 0.0)
     change = torch.where(moves, formula - formula.detach(), 0.0)
     # Where the formula is not finite (a NaN row) its difference is NaN, as the values are.
     return values + change.to(values.dtype)
@@ -80,7 +87,7 @@ def vjp(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]
     n = chosen.sum(dim, keepdim=True).clamp(min=1)
     v = torch.where(chosen, v, 0.0)
     w = torch.where(chosen, v - v.sum(dim, keepdim=True) / n, 0.0)
-    r, moves = _spread(radius, p, dim)
+    r, moves = spread(radius, p, dim)
     grad = torch.where(moves, w / r, 0.0)
     along = torch.where(moves, -(w * p).sum(dim, keepdim=True) / r, 0.0)
     broken = torch.isnan(p).any(dim, keepdim=True)

@@ -14,47 +14,61 @@ from sparsegen._maps import TRANSFORMS
 from sparsegen.torch import _apply, maps
 
 
+def _within_reach(theta: Tensor) -> Tensor:
+    """`theta` where exp(theta), and division by its square, are finite; its gradient passes as if it were not moved."""
+    reach = 0.45 * math.log(torch.finfo(theta.dtype).max)
+    return theta + (theta.clamp(-reach, reach) - theta).detach()
+
+
 class _Mapping(nn.Module):
     """A map along `dim` with at most one control.
 
-    The control is a buffer, or, if learnable, exp(theta) of a parameter `theta`: whatever an optimiser does to theta,
-    1 - lam, q and the temperature stay positive.
+    The control is kept in a positive form: as a buffer, or, if learnable, as exp(theta) of a parameter. Whatever an
+    optimiser does to theta, 1 - lam, q and the temperature stay positive and finite.
     """
+
+    control: Tensor
 
     def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
+        self.learnable = False
 
-    def _keep(self, name: str, positive: Any, learnable: bool, shape: Sequence[int]) -> None:
-        """Store the positive form of a control, of the given shape, under `name`."""
-        value = torch.as_tensor(positive, dtype=torch.get_default_dtype())
-        _checks.broadcasts(name, value.shape, shape, "the shape asked for") if shape else None
-        value = value.expand(tuple(shape)).clone() if shape else value.clone()
-        if not learnable:
-            self.register_buffer(name, value)
-            return
-        if not bool(((value > 0) & (value < math.inf)).all()):
-            _checks.fail(ValueError, f"a learnable {name}", "positive and finite at the start", value.tolist())
-        self.register_parameter(f"log_{name}", nn.Parameter(value.log()))
+    def _keep(self, control: str, given: Any, learnable: bool, shape: Sequence[int]) -> None:
+        """Check a control and store it, of the given shape."""
+        value = _values(control, given)
+        if shape:
+            _checks.broadcasts(control, value.shape, shape, "the shape asked for")
+            value = value.expand(tuple(shape))
+        positive = 1 - value if control == "lam" else value
+        if learnable and not bool(((positive > 0) & (positive < math.inf)).all()):
+            limit = value[(positive <= 0) | (positive == math.inf)].flatten()[0].item()
+            _checks.fail(ValueError, f"a learnable {control}", "inside its range, not at a limit of it", limit)
+        self.learnable = learnable
+        positive = positive.to(torch.get_default_dtype())
+        if learnable:
+            self.theta = nn.Parameter(positive.log())
+        else:
+            self.register_buffer("control", positive.clone())
 
-    def _kept(self, name: str) -> Tensor:
-        log = getattr(self, f"log_{name}", None)
-        return getattr(self, name) if log is None else log.exp()
-
-    def _learnable(self, name: str) -> bool:
-        return f"log_{name}" in self._parameters
+    def _kept(self) -> Tensor:
+        return _within_reach(self.theta).exp() if self.learnable else self.control
 
     def _describe(self, name: str, value: Tensor) -> str:
         shown = f"{value.item():.4g}" if value.dim() == 0 else f"tensor{tuple(value.shape)}"
         return f"{name}={shown}"
 
 
-def _numbers(name: str, value: Any) -> Any:
-    """Check each number of a control given as a number, a list or a tensor."""
-    flat = torch.as_tensor(value, dtype=torch.float64).flatten().tolist()
-    for number in flat:
-        _checks.control_number(name, number)
-    return torch.as_tensor(value, dtype=torch.float64)
+def _values(control: str, given: Any) -> Tensor:
+    """A control given as a number, a list or a tensor, each number checked."""
+    if isinstance(given, Tensor):
+        given = given.detach()
+    elif not isinstance(given, Sequence) or isinstance(given, str):
+        given = _checks.control_number(control, given)
+    value = torch.as_tensor(given, dtype=torch.float64)
+    for number in value.flatten().tolist():
+        _checks.control_number(control, number)
+    return value
 
 
 class Sparsemax(_Mapping):
@@ -81,7 +95,7 @@ class Sparsegen(_Mapping):
     """Sparsegen with a fixed or learnable dial. See :func:`sparsegen.torch.sparsegen`.
 
     ``shape`` gives one control for each row or head: it broadcasts against the scores without the class axis. A
-    learnable ``lam`` is kept as log(1 - lam).
+    learnable ``lam`` is kept as ``theta = log(1 - lam)``.
 
     >>> import torch, sparsegen.torch as sgt
     >>> heads = sgt.Sparsegen(lam=0.5, learnable=True, shape=(8, 1))  # scores: (batch, 8, queries, keys)
@@ -98,38 +112,38 @@ class Sparsegen(_Mapping):
         if not callable(transform):
             _checks.transform_name(transform, tuple(TRANSFORMS))
         self.transform = transform
-        self._keep("radius", 1 - _numbers("lam", lam), learnable, shape)
+        self._keep("lam", lam, learnable, shape)
 
     @property
     def lam(self) -> Tensor:
         """The control as it is now."""
-        return 1 - self._kept("radius")
+        return 1 - self._kept()
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map the scores along the module's `dim`."""
         # By radius, not by lam: near 1, lam has no digits left for 1 - lam.
-        return _apply.apply_radius(scores, self._kept("radius"), self.transform, self.dim, mask)
+        return _apply.apply_radius(scores, self._kept(), self.transform, self.dim, mask)
 
     def extra_repr(self) -> str:
         """Show the arguments."""
         name = self.transform if isinstance(self.transform, str) else getattr(self.transform, "__name__", "callable")
         lam = self._describe("lam", self.lam.detach())
-        return f"{lam}, transform={name!r}, learnable={self._learnable('radius')}, dim={self.dim}"
+        return f"{lam}, transform={name!r}, learnable={self.learnable}, dim={self.dim}"
 
 
 class _WithQ(_Mapping):
     def __init__(self, q: Any, learnable: bool = False, shape: Sequence[int] = (), dim: int = -1) -> None:
         super().__init__(dim)
-        self._keep("q_value", _numbers("q", q), learnable, shape)
+        self._keep("q", q, learnable, shape)
 
     @property
     def q(self) -> Tensor:
         """The control as it is now."""
-        return self._kept("q_value")
+        return self._kept()
 
     def extra_repr(self) -> str:
         """Show the arguments."""
-        return f"{self._describe('q', self.q.detach())}, learnable={self._learnable('q_value')}, dim={self.dim}"
+        return f"{self._describe('q', self.q.detach())}, learnable={self.learnable}, dim={self.dim}"
 
 
 class Sparsecone(_WithQ):
@@ -170,12 +184,12 @@ class Softmax(_Mapping):
         self, temperature: Any = 1.0, learnable: bool = False, shape: Sequence[int] = (), dim: int = -1
     ) -> None:
         super().__init__(dim)
-        self._keep("temperature_value", _numbers("temperature", temperature), learnable, shape)
+        self._keep("temperature", temperature, learnable, shape)
 
     @property
     def temperature(self) -> Tensor:
         """The control as it is now."""
-        return self._kept("temperature_value")
+        return self._kept()
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map the scores along the module's `dim`."""
@@ -184,4 +198,4 @@ class Softmax(_Mapping):
     def extra_repr(self) -> str:
         """Show the arguments."""
         shown = self._describe("temperature", self.temperature.detach())
-        return f"{shown}, learnable={self._learnable('temperature_value')}, dim={self.dim}"
+        return f"{shown}, learnable={self.learnable}, dim={self.dim}"
