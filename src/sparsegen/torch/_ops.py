@@ -217,8 +217,7 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
         return _kernel.project(x, radius, dim, mask)
     if not isinstance(radius, Tensor):
         radius = torch.full((), radius, dtype=_reference.wide(x), device=x.device)
-    # A compiler has its own way with transforms, and does not follow the question.
-    if torch.compiler.is_compiling() or ((traced() or type(x) not in _PLAIN) and not transformed()):
+    if (traced() or type(x) not in _PLAIN) and not transformed():
         return project_op(x, radius, dim, mask)
     values = project_op(x.detach(), radius.detach(), dim, mask)
     return _reference.project(x, radius, dim, values)
