@@ -213,7 +213,7 @@ def main() -> None:
     }
     result["small_calls"] = small_calls()
     result["import"] = import_time()
-    result["memory"] = [memory(64, 131072, 1), memory(64, 131072, 2)] if not args.quick else [memory(8, 1024, 1)]
+    result["memory"] = [memory(512, 131072, 1), memory(512, 131072, 2)] if not args.quick else [memory(8, 1024, 1)]
     show(result)
     if not args.quick:
         print("written:", save("maps", result).name)

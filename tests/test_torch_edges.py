@@ -6,6 +6,9 @@ import math
 
 import pytest
 import torch
+
+import sparsegen.torch as sgt
+from sparsegen._maps import MAPS
 from test_torch_cases import (
     CONTROLLED,
     DTYPES,
@@ -19,9 +22,6 @@ from test_torch_cases import (
     some_mask,
     torch_map,
 )
-
-import sparsegen.torch as sgt
-from sparsegen._maps import MAPS
 
 NAN, INF = math.nan, math.inf
 
@@ -169,6 +169,15 @@ def test_strides_do_not_matter(name, layout):
 
 
 @pytest.mark.parametrize("name", NAMES)
+def test_scores_are_never_written_by_a_plain_call(name):
+    for shape in ((5,), (4, 5), (2, 300), (200, 7)):
+        z = scores(name, *shape)
+        torch_map(name)(z, **controls(name))
+        torch_map(name)(z, dim=0, **controls(name))
+        assert torch.equal(z, scores(name, *shape))
+
+
+@pytest.mark.parametrize("name", NAMES)
 def test_the_callers_tensors_are_never_written(name):
     given = control_tensors(name, (4,))
     tensors = [scores(name, 4, 5), some_mask(4, 5), *given.values()]
@@ -213,12 +222,23 @@ def test_every_map_with_a_domain_has_a_row_outside_it_here():
     assert set(OUTSIDE) == {name for name in NAMES if MAPS[name].domain}
 
 
+WAYS = {
+    "eager": lambda f, z: f(z),
+    "func": lambda f, z: torch.func.vjp(f, z)[0],
+    "vmap": lambda f, z: torch.func.vmap(f)(z),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", OUTSIDE)
-def test_rows_outside_the_domain_are_nan_and_leave_the_others(name):
+def test_rows_outside_the_domain_are_nan_and_leave_the_others(name, way):
+    def f(z):
+        return torch_map(name)(z, **controls(name))
+
     z = scores(name, 3, 3)
-    want = torch_map(name)(z, **controls(name))
+    want = f(z)
     z[1] = torch.tensor(OUTSIDE[name])
-    p = torch_map(name)(z, **controls(name))
+    p = WAYS[way](f, z)
     assert p[1].isnan().all()
     close(p[[0, 2]], want[[0, 2]])
 
@@ -228,9 +248,10 @@ def test_other_rows_outside_the_domain_are_nan_too(name, row):
     assert torch_map(name)(torch.tensor(row)).isnan().all()
 
 
-def test_the_edge_of_the_cone_is_outside_and_masked_entries_do_not_count():
+@pytest.mark.parametrize("way", WAYS)
+def test_the_edge_of_the_cone_is_outside_and_masked_entries_do_not_count(way):
     z = torch.tensor([[-1.5, -0.5], [-1.5, -0.4]], dtype=torch.float64)
-    assert sgt.sparsecone(z, q=1.0).isnan().all(-1).tolist() == [True, False]
+    assert WAYS[way](lambda z: sgt.sparsecone(z, q=1.0), z).isnan().all(-1).tolist() == [True, False]
     assert sgt.sparsecone(z, q=1.0, mask=torch.tensor([False, True])).tolist() == [[0.0, 1.0], [0.0, 1.0]]
 
 

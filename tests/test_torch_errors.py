@@ -9,9 +9,9 @@ import sys
 import numpy as np
 import pytest
 import torch
-from test_torch_cases import NAMES, controls, scores, torch_map
 
 import sparsegen.torch as sgt
+from test_torch_cases import NAMES, controls, scores, torch_map
 
 Z = torch.tensor([[1.0, 2.0, 3.0], [0.5, 0.25, 0.125]])
 DTYPES = "float16, bfloat16, float32 or float64"
@@ -144,9 +144,9 @@ def test_every_map_refuses_a_single_number(name):
 
 
 def test_errors_are_the_same_where_gradients_are_wanted():
-    with pytest.raises(ValueError, match="lam must be a number below 1, got 2.0"):
+    with pytest.raises(ValueError, match=r"lam must be a number below 1, got 2\.0"):
         sgt.sparsegen_lin(Z.clone().requires_grad_(), lam=2.0)
-    with pytest.raises(ValueError, match="lam must be a number below 1, got 2.0"):
+    with pytest.raises(ValueError, match=r"lam must be a number below 1, got 2\.0"):
         torch.func.vmap(lambda z: sgt.sparsegen_lin(z, lam=2.0))(Z)
 
 

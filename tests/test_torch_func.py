@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch._subclasses import FakeTensorMode
+from torch.autograd import gradcheck, gradgradcheck
+from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
+from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
+
+import sparsegen.torch as sgt
+from sparsegen.torch import _ops
 from test_torch_cases import (
     CONTROLLED,
     DTYPES,
@@ -16,13 +24,6 @@ from test_torch_cases import (
     some_mask,
     torch_map,
 )
-from torch._subclasses import FakeTensorMode
-from torch.func import grad, hessian, jacfwd, jacrev, jvp, vjp, vmap
-from torch.fx.experimental.proxy_tensor import make_fx
-from torch.utils.checkpoint import checkpoint
-
-import sparsegen.torch as sgt
-from sparsegen.torch import _ops
 
 pytestmark = FORWARD_MODE
 
@@ -169,16 +170,16 @@ def _sample(dtype=torch.float32, shape=(3, 4, 5), dim=-1, masked=False, rows=(),
 
 
 SAMPLES = {
-    **{f"{dtype}".removeprefix("torch."): dict(dtype=dtype) for dtype in DTYPES},
-    "dim-2": dict(dim=-2),
-    "dim-3 masked": dict(dim=-3, masked=True),
-    "a radius a row": dict(rows=(3, 4)),
-    "a radius a head, masked": dict(rows=(3, 1), masked=True),
-    "dim-2, a radius a row": dict(dim=-2, rows=(3, 5), dtype=torch.float64),
-    "no rows": dict(shape=(0, 5), dtype=torch.float64),
-    "no entries": dict(shape=(3, 0), dtype=torch.float64),
-    "one row": dict(shape=(7,), dtype=torch.float64),
-    "no gradient": dict(wants=False),
+    **{f"{dtype}".removeprefix("torch."): {"dtype": dtype} for dtype in DTYPES},
+    "dim-2": {"dim": -2},
+    "dim-3 masked": {"dim": -3, "masked": True},
+    "a radius a row": {"rows": (3, 4)},
+    "a radius a head, masked": {"rows": (3, 1), "masked": True},
+    "dim-2, a radius a row": {"dim": -2, "rows": (3, 5), "dtype": torch.float64},
+    "no rows": {"shape": (0, 5), "dtype": torch.float64},
+    "no entries": {"shape": (3, 0), "dtype": torch.float64},
+    "one row": {"shape": (7,), "dtype": torch.float64},
+    "no gradient": {"wants": False},
 }
 
 
@@ -206,6 +207,13 @@ def test_the_operators_do_what_eager_mode_does(sample):
     inputs = (z, radius)
     for got, want in zip(torch.autograd.grad(by_operator, inputs, v), torch.autograd.grad(eager, inputs, v)):
         close(got, want, z.dtype)
+
+
+@pytest.mark.parametrize("sample", ["float64", "dim-2, a radius a row", "one row"])
+def test_the_operators_own_derivatives_pass_gradcheck_and_gradgradcheck(sample):
+    z, radius, dim, mask = _sample(**{**SAMPLES[sample], "dtype": torch.float64})
+    assert gradcheck(lambda z, r: _ops.project_op(z, r, dim, mask), (z, radius))
+    assert gradgradcheck(lambda z, r: _ops.project_op(z, r, dim, mask), (z, radius))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
+
+import sparsegen.torch as sgt
+from sparsegen._maps import MAPS
 from test_torch_cases import (
     CONTROLLED,
     HALVES,
@@ -16,9 +19,6 @@ from test_torch_cases import (
     some_mask,
     torch_map,
 )
-
-import sparsegen.torch as sgt
-from sparsegen._maps import MAPS
 
 
 def _eager(f, inputs, v, **how):

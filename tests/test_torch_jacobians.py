@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.autograd import gradcheck, gradgradcheck
+
+import sparsegen.torch as sgt
+from sparsegen._maps import MAPS
 from test_torch_cases import (
     CONTROLLED,
     FORWARD_MODE,
@@ -16,10 +20,6 @@ from test_torch_cases import (
     some_mask,
     torch_map,
 )
-from torch.autograd import gradcheck, gradgradcheck
-
-import sparsegen.torch as sgt
-from sparsegen._maps import MAPS
 
 pytestmark = FORWARD_MODE
 
@@ -54,7 +54,7 @@ def closed_jacobian(name: str, z: torch.Tensor, **given) -> torch.Tensor:
         return torch.zeros(len(z), len(z), dtype=z.dtype)
     if name == "sparsecone":
         return _of_mean(z, p, given["q"], total, 1.0)
-    if m.of_mean:
+    if m.rule:
         return _of_mean(z, p, given.get("q", 0.0), total.abs(), total.sign())
     if name == "softmax":
         weight = torch.exp(z / given["temperature"])

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from laws import LAWS, inside
-from test_torch_cases import NAMES, controls, torch_map
 
+from laws import LAWS, inside
 from sparsegen._maps import MAPS
-from sparsegen.torch import _kernel, _reference
+from sparsegen.torch import _kernel, _ops, _reference
+from test_torch_cases import NAMES, controls, torch_map
 
 
 def _tensor(a: np.ndarray) -> torch.Tensor:
@@ -40,14 +40,23 @@ def _control_tensors(name, z, mask, given):
     return torch_map(name)(z, mask=mask, **given)
 
 
+def _as_on_other_devices(monkeypatch, project):
+    monkeypatch.setattr(_ops, "_eager", lambda *given: False)
+    monkeypatch.setattr(_kernel, "project", project)
+
+
 WAYS = {"plain": _plain, "gradient": _with_gradient, "func": _functional, "tensors": _control_tensors, "sort": _plain}
 
 
-@pytest.fixture(params=WAYS)
-def way(request, monkeypatch):
-    if request.param == "sort":
-        monkeypatch.setattr(_kernel, "project", _sorted)
-    return WAYS[request.param]
+CASES = [*((name, np.float64) for name in WAYS), ("plain", np.float32), ("sort", np.float32)]
+
+
+@pytest.fixture(params=CASES, ids=lambda case: f"{case[0]}-{case[1].__name__}")
+def way_and_dtype(request, monkeypatch):
+    way, dtype = request.param
+    if way == "sort":
+        _as_on_other_devices(monkeypatch, _sorted)
+    return WAYS[way], dtype
 
 
 def _callable(name, way):
@@ -58,11 +67,10 @@ def _callable(name, way):
     return f
 
 
-@pytest.mark.parametrize("dtype", [np.float64, np.float32])
 @pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_law_holds_in_torch(name, law, dtype, way):
-    m = MAPS[name]
+def test_the_law_holds_in_torch(name, law, way_and_dtype):
+    (way, dtype), m = way_and_dtype, MAPS[name]
     for k in (1, 2, 5, 40):
         z = inside(m, np.random.default_rng(k).standard_normal((6, k)).astype(dtype))
         law(_callable(name, way), m, z)
@@ -70,6 +78,6 @@ def test_the_law_holds_in_torch(name, law, dtype, way):
 
 def test_the_sort_path_is_really_in_place(monkeypatch):
     calls = []
-    monkeypatch.setattr(_kernel, "project", lambda *given: calls.append(given) or _sorted(*given))
+    _as_on_other_devices(monkeypatch, lambda *given: calls.append(given) or _sorted(*given))
     torch_map("sparsehourglass")(torch.zeros(2, 3), q=0.5)
     assert len(calls) == 1

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import entmax
 import numpy as np
-import oracle
 import pytest
 import torch
+
+import oracle
+import sparsegen as sg
+import sparsegen.torch as sgt
 from test_torch_cases import (
     CONTROLLED,
     DTYPES,
@@ -22,9 +25,6 @@ from test_torch_cases import (
     some_mask,
     torch_map,
 )
-
-import sparsegen as sg
-import sparsegen.torch as sgt
 
 SINGLE_AND_DOUBLE = (torch.float64, torch.float32)
 
@@ -90,7 +90,7 @@ def test_a_number_and_a_tensor_of_no_axes_are_the_same_control(name):
 def test_the_result_has_the_dtype_of_the_scores_whatever_that_of_the_control(name, dtype):
     for of_control in DTYPES:
         given = {key: torch.full((4,), 0.5, dtype=of_control) for key in controls(name)}
-        exact = {key: 0.5 for key in controls(name)}
+        exact = dict.fromkeys(controls(name), 0.5)
         p = torch_map(name)(scores(name, 4, 6, dtype=dtype), **given)
         assert p.dtype == dtype
         assert torch.equal(p, torch_map(name)(scores(name, 4, 6, dtype=dtype), **exact))

@@ -9,9 +9,9 @@ import pickle
 
 import pytest
 import torch
-from test_torch_cases import close, scores, some_mask
 
 import sparsegen.torch as sgt
+from test_torch_cases import close, scores, some_mask
 
 # class, name of its control, a value, its range (1 - lam may be positive and too small for the digits of lam)
 CONTROLLED = {
@@ -113,7 +113,7 @@ def test_a_control_of_a_shape_has_one_value_a_head(kind):
 
 
 def test_heads_with_their_own_values_map_as_one_module_each(kind):
-    build, control, value, _ = CONTROLLED[kind]
+    build, _control, value, _ = CONTROLLED[kind]
     values = [value, value / 2, value / 4]
     together = build(torch.tensor(values)[:, None])(_z())
     for head, own in enumerate(values):

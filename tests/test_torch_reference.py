@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 
 import numpy as np
-import oracle
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
-from test_torch_cases import DTYPES, close, scores, some_mask
 
+import oracle
 from sparsegen.torch import _kernel, _ops, _reference
+from test_torch_cases import DTYPES, close, scores, some_mask
 
 NAN, INF = math.nan, math.inf
 RADII = (0.0, 1e-3, 0.5, 1.0, 7.0, 1e3, INF)
@@ -125,27 +125,39 @@ def test_any_points_are_projected_as_by_the_kernel(x, radius):
 
 
 @pytest.mark.parametrize("masked", [False, True])
-def test_row_means_are_those_of_the_kernel(masked):
+def test_row_means_count_what_may_be_chosen(masked):
     x = scores("sparsemax", 4, 5, 6)
     x[0, 0] = -INF
     x[1, 2, 3] = -INF
     mask = some_mask(5, 6) if masked else None
+    open_ = (x > -INF) & (mask if masked else True)
     for dim in (-1, -2, -3):
-        for got, want in zip(_reference.row_means(x, dim, mask), _kernel.row_means(x, dim, mask)):
-            close(got, want)
+        mean, count = _reference.row_means(x, dim, mask)
+        close(count, open_.sum(dim))
+        close(mean, x.masked_fill(~open_, 0.0).sum(dim) / open_.sum(dim).clamp(min=1))
+
+
+def _both_vjps(p, v, radius, dtype):
+    size = max(1.0, 1 / radius) if radius else 1.0
+    plain = _reference.vjp(p, v, _radius(radius), -1)
+    kernel = _kernel.project_vjp(p, v, _radius(radius), -1, True)
+    for got, want in zip(plain, kernel):
+        close(got.double() / size, want.double() / size, dtype, scale=32)
 
 
 @pytest.mark.parametrize("radius", RADII)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_plain_vjp_is_the_kernels(dtype, radius):
     p = _kernel.project(scores("sparsemax", 6, 9, dtype=dtype), _radius(radius), -1, None)
-    v = scores("sparsemax", 6, 9, dtype=dtype, seed=1)
+    _both_vjps(p, scores("sparsemax", 6, 9, dtype=dtype, seed=1), radius, dtype)
+
+
+@pytest.mark.parametrize("radius", RADII)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_the_plain_vjp_of_a_nan_row_is_the_kernels(dtype, radius):
+    p = _kernel.project(scores("sparsemax", 6, 9, dtype=dtype), _radius(radius), -1, None)
     p[1] = NAN
-    size = max(1.0, 1 / radius) if radius else 1.0
-    plain = _reference.vjp(p, v, _radius(radius), -1)
-    kernel = _kernel.project_vjp(p, v, _radius(radius), -1, True)
-    for got, want in zip(plain, kernel):
-        close(got.double() / size, want.double() / size, dtype, scale=32)
+    _both_vjps(p, scores("sparsemax", 6, 9, dtype=dtype, seed=1), radius, dtype)
 
 
 class _Elsewhere(torch.Tensor):

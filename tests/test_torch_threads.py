@@ -7,10 +7,10 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
-from test_torch_cases import NAMES, control_tensors, controls, scores, torch_map
 from torch.utils.data import DataLoader, Dataset
 
 import sparsegen.torch as sgt
+from test_torch_cases import NAMES, control_tensors, controls, scores, torch_map
 
 SHAPES = ((4000, 30), (300, 1000), (3, 60000))
 
@@ -75,6 +75,15 @@ def test_eight_callers_at_once_all_get_their_own_answer(num_threads):
             assert all(_same_bits(a, b) for a, b in zip(got, want))
 
 
+def test_eight_callers_with_rows_of_the_same_shape_do_not_share_results():
+    rows = [scores("sparsemax", 300, 40, seed=i) for i in range(8)]
+    want = [sgt.sparsemax(z) for z in rows]
+    with ThreadPoolExecutor(8) as pool:
+        got = list(pool.map(lambda z: [sgt.sparsemax(z) for _ in range(20)], rows, timeout=60))
+    assert all(torch.equal(p, mine) for mine, several in zip(want, got) for p in several)
+    assert not torch.equal(want[0], want[1])
+
+
 def test_eight_callers_of_one_module_add_up_their_gradients():
     module = sgt.Sparsegen(0.25, learnable=True).double()
     z, v = scores("sparsemax", 200, 20), scores("sparsemax", 200, 20, seed=1)
@@ -100,7 +109,7 @@ class Mapped(Dataset):
 
 
 class Digests(Dataset):
-    """The bits of rows mapped inside the worker. Nothing here makes torch itself start threads: after a fork it hangs."""
+    """The bits of rows mapped inside the worker. Nothing here makes torch start threads: after a fork it would hang."""
 
     def __init__(self):
         self.scores = [scores("sparsemax", 2000, 40, dtype=torch.float32, seed=i) for i in range(8)]

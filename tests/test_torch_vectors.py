@@ -8,9 +8,10 @@ from pathlib import Path
 
 import pytest
 import torch
+
 from test_torch_cases import torch_map
 
-NEAR = dict(rtol=1e-10, atol=1e-10)
+NEAR = {"rtol": 1e-10, "atol": 1e-10}
 
 
 def _vectors() -> dict:
