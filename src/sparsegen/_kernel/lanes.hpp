@@ -44,21 +44,23 @@ inline void from_lanes(const T* lanes, int64_t K, T* const* rows) {
   }
 }
 
+// Four chains of additions below: with fewer, each waits for the one before.
 template <class T>
 inline LaneSurvey<T> survey_lanes(const T* lanes, int64_t K) {
   constexpr int W = kWidth<T>;
-  Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, q0{}, q1{};
-  int64_t k = 0;
-  for (; k + 2 <= K; k += 2) {
-    const Vec<T> v0 = load(lanes + k * W), v1 = load(lanes + (k + 1) * W);
-    t0 = vmax(v0, t0), s0 += v0, q0 += v0 * v0;
-    t1 = vmax(v1, t1), s1 += v1, q1 += v1 * v1;
+  Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, s2{}, s3{}, q0{}, q1{}, q2{}, q3{};
+  const T* const end = lanes + K * W;
+  for (; lanes + 4 * W <= end; lanes += 4 * W) {
+    const Vec<T> v0 = load(lanes), v1 = load(lanes + W), v2 = load(lanes + 2 * W), v3 = load(lanes + 3 * W);
+    t0 = vmax(v0, t0), t1 = vmax(v1, t1), t0 = vmax(v2, t0), t1 = vmax(v3, t1);
+    s0 += v0, s1 += v1, s2 += v2, s3 += v3;
+    q0 += v0 * v0, q1 += v1 * v1, q2 += v2 * v2, q3 += v3 * v3;
   }
-  if (k < K) {
-    const Vec<T> v = load(lanes + k * W);
+  for (; lanes < end; lanes += W) {
+    const Vec<T> v = load(lanes);
     t0 = vmax(v, t0), s0 += v, q0 += v * v;
   }
-  return {vmax(t0, t1), s0 + s1, q0 + q1};
+  return {vmax(t0, t1), (s0 + s1) + (s2 + s3), (q0 + q1) + (q2 + q3)};
 }
 
 template <class T>
@@ -67,18 +69,22 @@ inline void excess_lanes(const T* lanes, int64_t K, Vec<T> tau, Vec<T>& sum, Mas
   const Vec<T> zero{};
   Mask<T> n0{}, n1{};
   sum = zero;
-  int64_t k = 0;
-  while (k + 2 <= K) {
-    Vec<T> s0{}, s1{};
-    for (const int64_t end = std::min(k + kFold, K - 1); k < end; k += 2) {
-      const Vec<T> d0 = load(lanes + k * W) - tau, d1 = load(lanes + (k + 1) * W) - tau;
+  const T* const end = lanes + K * W;
+  while (lanes + 4 * W <= end) {
+    Vec<T> s0{}, s1{}, s2{}, s3{};
+    const int64_t turns = std::min<int64_t>(kFold, (end - lanes) / (4 * W));
+    for (const T* stop = lanes + turns * 4 * W; lanes != stop; lanes += 4 * W) {
+      const Vec<T> d0 = load(lanes) - tau, d1 = load(lanes + W) - tau;
+      const Vec<T> d2 = load(lanes + 2 * W) - tau, d3 = load(lanes + 3 * W) - tau;
       s0 += vmax(d0, zero), n0 -= d0 > zero;
       s1 += vmax(d1, zero), n1 -= d1 > zero;
+      s2 += vmax(d2, zero), n0 -= d2 > zero;
+      s3 += vmax(d3, zero), n1 -= d3 > zero;
     }
-    sum += s0 + s1;
+    sum += (s0 + s1) + (s2 + s3);
   }
-  if (k < K) {
-    const Vec<T> d = load(lanes + k * W) - tau;
+  for (; lanes < end; lanes += W) {
+    const Vec<T> d = load(lanes) - tau;
     sum += vmax(d, zero), n0 -= d > zero;
   }
   count = n0 + n1;
@@ -171,7 +177,7 @@ inline unsigned project_lanes(const T* const* src, const LaneRadii<T>& radii, in
   return ~good & ((1u << n) - 1);
 }
 
-// vjp_row() for n <= W rows of K >= kTile entries. `lanes` has room for 2 K vectors.
+// Gradients as vjp_short() has them, for n <= W rows of K >= kTile entries. `lanes` has room for 2 K vectors.
 template <class T>
 inline void vjp_lanes(const T* const* p, const T* const* v, Vec<T> scale, int n, int64_t K, T* const* g, T* lanes,
                       T* along) {
@@ -192,7 +198,7 @@ inline void vjp_lanes(const T* const* p, const T* const* v, Vec<T> scale, int n,
   const Vec<T> size = vmax(__builtin_convertvector(count, Vec<T>), splat(T(1))), mean = sum / size;
   const Vec<T> nan = load(lp) - load(lp);  // a row with NaN is NaN throughout
   for (int64_t k = 0; k < K * W; k += W) store(lv + k, centre<T>(load(lp + k), load(lv + k), mean, scale, wp) + nan);
-  store(along, wp + nan);
+  if (along) store(along, wp + nan);
   from_lanes(lv, K, out);
 }
 

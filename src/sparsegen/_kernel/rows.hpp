@@ -159,18 +159,28 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   }
 }
 
-// The gradients of n rows at p[i], v[i], written to g[i] (which may be v[i]), and w.p to `along`.
+// The gradients of n rows at p[i], v[i], written to g[i] (which may be v[i]), and w.p to `along` unless null.
 template <class T>
 inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, int n, T** g, T* scale,
                       const Scratch<T>& s, T* along) {
   constexpr int W = kWidth<T>;
-  const bool lanes = job.K >= kTile<T> && job.K <= kVjpLaneLimit;
-  for (int i = 0; i < n; i += lanes ? W : 1) {
-    const int m = lanes ? std::min(W, n - i) : 1;
-    if (job.radius_per_row)
-      for (int j = 0; j < m; ++j) scale[j] = vjp_scale<T>(job.radius[row + i + j]);
-    if (lanes) vjp_lanes(p + i, v + i, load(scale), m, job.K, g + i, s.lanes, along + i);
-    else along[i] = T(vjp_row(p[i], v[i], job.K, scale[0], g[i], s.touched));
+  const int64_t K = job.K;
+  const bool lanes = K >= kTile<T> && K <= kVjpLaneLimit;
+  const int width = lanes ? W : K < kSkipFrom ? 2 : 1;
+  for (int i = 0; i < n; i += width) {
+    const int m = std::min(width, n - i);
+    T* wp = along ? along + i : nullptr;
+    for (int j = 0; job.radius_per_row && j < m; ++j) scale[j] = vjp_scale<T>(job.radius[row + i + j]);
+    if (lanes) {
+      vjp_lanes(p + i, v + i, load(scale), m, K, g + i, s.lanes, wp);
+    } else if (K < kSkipFrom) {
+      const auto f = m == 2 ? (wp ? vjp_short<2, true, T> : vjp_short<2, false, T>)
+                            : (wp ? vjp_short<1, true, T> : vjp_short<1, false, T>);
+      f(p + i, v + i, K, scale, g + i, wp);
+    } else {
+      const double found = vjp_long(p[i], v[i], K, scale[0], g[i], s.touched);
+      if (wp) *wp = T(found);
+    }
   }
 }
 
@@ -200,7 +210,7 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
       vi[i] = direct ? reinterpret_cast<const T*>(v + at) : upper.rows + i * s.stride;
       gi[i] = direct ? reinterpret_cast<T*>(grad + at) : upper.rows + i * s.stride;
     }
-    vjp_group(job, row, pi, vi, n, gi, scale, s, along);
+    vjp_group(job, row, pi, vi, n, gi, scale, s, job.grad_radius ? along : nullptr);
     for (int i = 0; job.grad_radius && i < n; ++i) {
       const double r = job.radius_of(row + i);
       job.grad_radius[row + i] = r == 0 ? 0 * double(along[i]) : -double(along[i]) / r;

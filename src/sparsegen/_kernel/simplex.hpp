@@ -393,7 +393,6 @@ struct Support {
   Total<T> total;
   Vec<T> sum{};
   Mask<T> count{};
-  int64_t steps = 0;
   void add(Mask<T> on, Vec<T> v) { sum += keep<T>(on, v), count -= on; }
   void fold() { total.add(lanes_sum(sum)), sum = Vec<T>{}; }
 };
@@ -406,35 +405,44 @@ inline Vec<T> centre(Vec<T> p, Vec<T> v, Vec<T> mean, Vec<T> scale, Vec<T>& alon
   return w * scale;
 }
 
-// Entries [from, K): fewer than a step, or a whole short row.
-template <class T>
-inline void gather_end(const T* p, const T* v, int64_t from, int64_t K, Support<T>& s) {
+// load() of whole vectors, load_part() of the last one: f(from, load, store).
+template <class T, class F>
+inline void each_vector(int64_t K, F&& f) {
   constexpr int W = kWidth<T>;
-  Vec<T> sum{};  // two chains of additions, so that one need not wait for the other
-  for (; from + 2 * W <= K; from += 2 * W) {
-    const Mask<T> on = load(p + from + W) > Vec<T>{};
-    s.add(load(p + from) > Vec<T>{}, load(v + from));
-    sum += keep<T>(on, load(v + from + W)), s.count -= on;
-  }
-  s.sum += sum;
-  for (; from + W <= K; from += W) s.add(load(p + from) > Vec<T>{}, load(v + from));
-  const int left = int(K - from);
-  if (left) s.add(load_part(p + from, left) > Vec<T>{}, load_part(v + from, left));
+  int64_t at = 0;
+  for (; at + W <= K; at += W)
+    f(at, [](const T* x) { return load(x); }, [](T* x, Vec<T> v) { store(x, v); });
+  const int left = int(K - at);
+  if (left) f(at, [=](const T* x) { return load_part(x, left); }, [=](T* x, Vec<T> v) { store_part(x, v, left); });
 }
 
-template <class T>
-inline void centre_end(const T* p, const T* v, int64_t from, int64_t K, Vec<T> mean, Vec<T> scale, Vec<T>& along, T* g) {
-  constexpr int W = kWidth<T>;
-  Vec<T> other{};
-  for (; from + 2 * W <= K; from += 2 * W) {
-    store(g + from, centre<T>(load(p + from), load(v + from), mean, scale, along));
-    store(g + from + W, centre<T>(load(p + from + W), load(v + from + W), mean, scale, other));
+// Short rows, `R` of them together so that one's sums across lanes do not wait for another's.
+template <int R, bool want_along, class T>
+inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T* scales, T* const* gs, T* along) {
+  const T *p[R], *v[R];  // copies: the compiler need not fear that writing g changes them
+  T* g[R];
+  Vec<T> sum[R] = {}, wp[R] = {}, mean[R], scale[R];
+  Mask<T> count[R] = {};
+  for (int i = 0; i < R; ++i) p[i] = ps[i], v[i] = vs[i], g[i] = gs[i], scale[i] = splat(scales[i]);
+  each_vector<T>(K, [&](int64_t at, auto get, auto) {
+    for (int i = 0; i < R; ++i) {
+      const Mask<T> on = get(p[i] + at) > Vec<T>{};
+      sum[i] += keep<T>(on, get(v[i] + at)), count[i] -= on;
+    }
+  });
+  for (int i = 0; i < R; ++i) mean[i] = splat(lanes_sum(sum[i]) / std::max(T(lanes_sum(count[i])), T(1)));
+  each_vector<T>(K, [&](int64_t at, auto get, auto put) {
+    for (int i = 0; i < R; ++i) {
+      const Vec<T> pi = get(p[i] + at), w = keep<T>(pi > Vec<T>{}, get(v[i] + at) - mean[i]);
+      if (want_along) wp[i] += w * pi;
+      put(g[i] + at, w * scale[i]);
+    }
+  });
+  for (int i = 0; i < R; ++i) {
+    const T first = p[i][0];  // a row with NaN is NaN throughout
+    if (want_along) along[i] = std::isnan(first) ? first : lanes_sum(wp[i]);
+    if (std::isnan(first)) std::fill_n(g[i], K, first);
   }
-  along += other;
-  for (; from + W <= K; from += W) store(g + from, centre<T>(load(p + from), load(v + from), mean, scale, along));
-  const int left = int(K - from);
-  if (left)
-    store_part(g + from, centre<T>(load_part(p + from, left), load_part(v + from, left), mean, scale, along), left);
 }
 
 inline constexpr int64_t kSkipFrom = 1024;  // row length from which steps without support are worth a branch
@@ -464,19 +472,18 @@ inline T vjp_scale(double r) {
   return r == 0 ? T(0) : T(std::min(1 / r, double(std::numeric_limits<T>::max())));
 }
 
-// grad_x = w / r, given 1 / r, and w.p, with w = s o (v - mean_S v), s = [p > 0].
+// grad_x = w / r, given 1 / r, and w.p, with w = s o (v - mean_S v), s = [p > 0]; for rows of at least kSkipFrom entries.
 template <class T>
-inline double vjp_row(const T* p, const T* v, int64_t K, T one_over_r, T* g, int32_t* touched) {
+inline double vjp_long(const T* p, const T* v, int64_t K, T one_over_r, T* g, int32_t* touched) {
   constexpr int W = kWidth<T>;
-  if (K == 0) return 0;
   if (std::isnan(p[0])) {
     std::fill_n(g, K, p[0]);
     return p[0];
   }
-  const int64_t full = K < kSkipFrom ? 0 : K / kStep<T>, end = full * kStep<T>;
+  const int64_t full = K / kStep<T>, end = full * kStep<T>;
   Support<T> s;
   const int64_t n = gather_steps(p, v, full, g, touched, s);
-  gather_end(p, v, end, K, s);
+  each_vector<T>(K - end, [&](int64_t at, auto get, auto) { s.add(get(p + end + at) > Vec<T>{}, get(v + end + at)); });
   s.fold();
   const int64_t size = lanes_sum(s.count);
   const Vec<T> mean = splat(size ? T(s.total.value() / double(size)) : T(0)), scale = splat(one_over_r);
@@ -488,7 +495,9 @@ inline double vjp_row(const T* p, const T* v, int64_t K, T one_over_r, T* g, int
       store(g + i, centre<T>(load(p + i), load(v + i), mean, scale, part));
     if (t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
   }
-  centre_end(p, v, end, K, mean, scale, part, g);
+  each_vector<T>(K - end, [&](int64_t at, auto get, auto put) {
+    put(g + end + at, centre<T>(get(p + end + at), get(v + end + at), mean, scale, part));
+  });
   along.add(lanes_sum(part));
   return along.value();
 }
