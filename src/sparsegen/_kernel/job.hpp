@@ -20,6 +20,9 @@ struct Job {
   int threads;
 
   int64_t rows() const { return outer * inner; }
+  int64_t bytes() const {  // of one array
+    return rows() * K * (storage == Storage::float64 ? 8 : storage == Storage::float32 ? 4 : 2);
+  }
   double radius_of(int64_t row) const { return radius[radius_per_row ? row : 0]; }
 };
 

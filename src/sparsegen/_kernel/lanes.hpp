@@ -28,9 +28,10 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
   }
 }
 
-// K x W to W rows; those that are null are left out.
+// K x W to W rows; those that are null are left out. On the way it asks for the rows of the next group, which stand W * K
+// entries after these and their `sources`; null where rows are so short that they make one stream.
 template <class T>
-inline void from_lanes(const T* lanes, int64_t K, T* const* rows) {
+inline void from_lanes(const T* lanes, int64_t K, T* const* rows, const T* const* sources) {
   constexpr int W = kWidth<T>, B = kTile<T>;
   for (int64_t k = 0; k < K; k += B) {
     const int64_t from = std::min<int64_t>(k, K - B);
@@ -40,6 +41,10 @@ inline void from_lanes(const T* lanes, int64_t K, T* const* rows) {
       tile.transpose();
       for (int i = 0; i < B; ++i)
         if (rows[w + i]) tile.store(i, rows[w + i] + from);
+      for (int i = 0; sources && i < B; ++i) {
+        prefetch(sources[w + i] + from + W * K);
+        if (rows[w + i]) prefetch_to_write(rows[w + i] + from + W * K);
+      }
     }
   }
 }
@@ -173,7 +178,7 @@ inline unsigned project_lanes(const T* const* src, const LaneRadii<T>& radii, in
   const Vec<T> error = r * kRounding<T> / cut.count;
   for (int64_t k = 0; k < K * W; k += W)
     store(lanes + k, probability<T>(load(lanes + k), cut.tau, cut.rest, error, scale));
-  from_lanes(lanes, K, out);
+  from_lanes<T>(lanes, K, out, K < 64 ? nullptr : rows);
   return ~good & ((1u << n) - 1);
 }
 
@@ -197,9 +202,13 @@ inline void vjp_lanes(const T* const* p, const T* const* v, Vec<T> scale, int n,
   }
   const Vec<T> size = vmax(__builtin_convertvector(count, Vec<T>), splat(T(1))), mean = sum / size;
   const Vec<T> nan = load(lp) - load(lp);  // a row with NaN is NaN throughout
-  for (int64_t k = 0; k < K * W; k += W) store(lv + k, centre<T>(load(lp + k), load(lv + k), mean, scale, wp) + nan);
+  for (int64_t k = 0; k < K * W; k += W) {
+    const Vec<T> pk = load(lp + k), w = keep<T>(pk > zero, load(lv + k) - mean);
+    wp += w * pk;
+    store(lv + k, w * scale + nan);
+  }
   if (along) store(along, wp + nan);
-  from_lanes(lv, K, out);
+  from_lanes<T>(lv, K, out, nullptr);
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

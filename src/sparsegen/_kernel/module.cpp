@@ -5,6 +5,10 @@
 
 #include <string>
 
+#if defined(__linux__)
+#include <sys/mman.h>
+#endif
+
 #include "job.hpp"
 #include "threads.hpp"
 
@@ -35,11 +39,27 @@ static const Engine* engine = engines().back();
 // Below this many entries a second thread costs more than it saves; a chunk is about that large.
 static constexpr int64_t kChunkEntries = 16384;
 
+// A large output is often memory the process has not touched yet, and its page faults then cost more than the projection.
+// Asking for huge pages, inside the output only, makes them few; where they are there already it changes nothing.
+static void expect_writes([[maybe_unused]] void* out, [[maybe_unused]] int64_t bytes) {
+#if defined(__linux__) && defined(MADV_HUGEPAGE)
+  constexpr uintptr_t page = uintptr_t(1) << 21;
+  const uintptr_t from = (reinterpret_cast<uintptr_t>(out) + page - 1) & ~(page - 1);
+  const uintptr_t to = (reinterpret_cast<uintptr_t>(out) + uintptr_t(bytes)) & ~(page - 1);
+  if (bytes >= int64_t(8 * page) && to > from) madvise(reinterpret_cast<void*>(from), to - from, MADV_HUGEPAGE);
+#endif
+}
+
+static void expect_writes(const ProjectJob& job) { expect_writes(job.p, job.bytes()); }
+static void expect_writes(const VjpJob& job) { expect_writes(job.grad_x, job.bytes()); }
+static void expect_writes(const MeanJob&) {}
+
 template <class J>
 static void run(const J& job, void (*work)(const J&, int64_t, int64_t)) {
   const int64_t rows = job.rows(), entries = rows * job.K;
   if (entries < kChunkEntries) return work(job, 0, rows);
   nb::gil_scoped_release released;
+  expect_writes(job);
   // Whole groups of 16 rows, so that lanes are full.
   const int64_t chunk = std::max<int64_t>(1, kChunkEntries / job.K / 16) * 16;
   const int64_t even = (rows / (4 * job.threads) + 15) / 16 * 16;

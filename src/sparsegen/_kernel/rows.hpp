@@ -11,7 +11,8 @@
 namespace sparsegen::SPARSEGEN_ISA {
 
 inline constexpr int64_t kLaneLimit = 256;  // longest row that shares lanes: see docs/decisions/0003
-inline constexpr int64_t kVjpLaneLimit = 64;
+inline constexpr int64_t kVjpLaneLimit = 32, kPairLimit = 256;
+inline constexpr int64_t kStreamFrom = int64_t(1) << 23;  // bytes of output beyond a core's share of the caches
 inline constexpr int kGroup = 16;           // rows brought in together: a cache line of a transposed float array
 
 // Memory for one thread, O(K). Kept between calls so that small calls do not pay for it.
@@ -79,13 +80,6 @@ inline void hide_masked(const J& job, int64_t row, T* x) {
   for (int64_t k = 0; k < job.K; ++k) x[k] = mask[k] ? x[k] : -kInf<T>;
 }
 
-// Asks for rows that come next, or will be written. Lanes read many short rows side by side, which the hardware's own
-// prefetching does not follow.
-template <bool write, class T>
-inline void prefetch_row(const T* row, int64_t K) {
-  for (int64_t k = 0; k < K; k += 64 / sizeof(T)) __builtin_prefetch(row + k, write ? 1 : 0);
-}
-
 // Projects src[i] to dst[i] for i < n. Slots of `s.rows` serve the rows that need project_any.
 template <class T>
 inline void project_group(const ProjectJob& job, const double* r, const T** src, int n, int64_t K, T** dst,
@@ -97,10 +91,6 @@ inline void project_group(const ProjectJob& job, const double* r, const T** src,
     for (int i = 0; i < n; i += W) {
       const int m = std::min(W, n - i);
       for (int j = 0; !one_radius && j < m; ++j) radii.set(j, r[i + j]);
-      for (int j = 0; j < m; ++j) {
-        prefetch_row<true>(dst[i + j], K);
-        prefetch_row<false>(src[i + j] + W * K, K);
-      }
       undone |= project_lanes(src + i, radii, m, K, dst + i, s.lanes, job.threshold ? threshold + i : nullptr) << i;
     }
   } else {
@@ -128,12 +118,13 @@ inline double find_radius(const ProjectJob& job, int64_t row, const T* x) {
 template <class S>
 inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
-  const Scratch<T>& s = scratch_for<T>(job.K);
+  Scratch<T> s = scratch_for<T>(job.K);
   const S* x = static_cast<const S*>(job.x);
   S* p = static_cast<S*>(job.p);
   const int64_t K = std::max<int64_t>(job.K, kTile<T>);  // shorter rows are filled up with -inf
   const bool in_place = std::is_same_v<S, T> && K == job.K;
   const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
+  s.stream = write && job.bytes() >= kStreamFrom;
   LaneRadii<T> radii;
   for (int i = 0; i < kWidth<T>; ++i) radii.set(i, job.radius[0]);
   for (int64_t row = begin; row < end; row += kGroup) {
@@ -157,6 +148,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
     if (job.threshold) std::copy_n(threshold, n, job.threshold + row);
     if (!write) store_rows<true>(job, p, job.ps, row, n, s);
   }
+  if (s.stream) finish_streams();
 }
 
 // The gradients of n rows at p[i], v[i], written to g[i] (which may be v[i]), and w.p to `along` unless null.
@@ -166,7 +158,7 @@ inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, 
   constexpr int W = kWidth<T>;
   const int64_t K = job.K;
   const bool lanes = K >= kTile<T> && K <= kVjpLaneLimit;
-  const int width = lanes ? W : K < kSkipFrom ? 2 : 1;
+  const int width = lanes ? W : K <= kPairLimit ? 2 : 1;
   for (int i = 0; i < n; i += width) {
     const int m = std::min(width, n - i);
     T* wp = along ? along + i : nullptr;
@@ -174,11 +166,16 @@ inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, 
     if (lanes) {
       vjp_lanes(p + i, v + i, load(scale), m, K, g + i, s.lanes, wp);
     } else if (K < kSkipFrom) {
-      const auto f = m == 2 ? (wp ? vjp_short<2, true, T> : vjp_short<2, false, T>)
-                            : (wp ? vjp_short<1, true, T> : vjp_short<1, false, T>);
+      const bool stream = !wp && m == 1 && s.stream && aligned(g[i]);
+      const auto f = m == 2   ? (wp ? vjp_short<2, true, false, T> : vjp_short<2, false, false, T>)
+                     : stream ? vjp_short<1, false, true, T>
+                              : (wp ? vjp_short<1, true, false, T> : vjp_short<1, false, false, T>);
       f(p + i, v + i, K, scale, g + i, wp);
     } else {
-      const double found = vjp_long(p[i], v[i], K, scale[0], g[i], s.touched);
+      const bool stream = s.stream && aligned(g[i]);
+      const auto f = stream ? (wp ? vjp_long<true, true, T> : vjp_long<false, true, T>)
+                            : (wp ? vjp_long<true, false, T> : vjp_long<false, false, T>);
+      const double found = f(p[i], v[i], K, scale[0], g[i], s.touched);
       if (wp) *wp = T(found);
     }
   }
@@ -188,10 +185,11 @@ template <class S>
 inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
   constexpr int half = kGroup / 2;  // p in the lower slots, v and then the gradient in the upper ones
-  const Scratch<T>& s = scratch_for<T>(job.K);
+  Scratch<T> s = scratch_for<T>(job.K);
   const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
   S* grad = static_cast<S*>(job.grad_x);
   const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;
+  s.stream = direct && job.bytes() >= kStreamFrom;
   Scratch<T> upper = s;
   upper.rows += half * s.stride;
   T scale[kWidth<T>], along[half + kWidth<T>];
@@ -217,6 +215,7 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
     }
     if (!direct) store_rows<false>(job, grad, job.strides, row, n, upper);
   }
+  if (s.stream) finish_streams();
 }
 
 template <class S>

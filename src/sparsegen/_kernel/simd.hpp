@@ -49,6 +49,11 @@ inline constexpr int kWidth = Lanes<T>::W;
 template <class T>
 inline constexpr T kInf = std::numeric_limits<T>::infinity();
 
+// Hints, harmless for any address. Rows are short streams, and the hardware's own prefetching starts anew with each.
+inline void prefetch(const void* x) { __builtin_prefetch(x, 0); }
+inline void prefetch_far(const void* x) { __builtin_prefetch(x, 0, 2); }  // into the second cache: long rows fill the first
+inline void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1); }
+
 template <class T>
 inline Vec<T> load(const T* x) {
   Vec<T> v;
@@ -59,6 +64,27 @@ inline Vec<T> load(const T* x) {
 template <class T>
 inline void store(T* p, Vec<T> v) {
   std::memcpy(p, &v, sizeof v);
+}
+
+inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % kVectorBytes == 0; }
+
+// store(), or (`stream`) a write past the caches to an aligned address; finish_streams() makes those visible.
+template <bool stream, class T>
+inline void put(T* p, Vec<T> v) {
+#if defined(__AVX512F__)
+  if constexpr (stream) return _mm512_stream_si512((__m512i*)p, (__m512i)v);
+#elif defined(__AVX2__)
+  if constexpr (stream) return _mm256_stream_si256((__m256i*)p, (__m256i)v);
+#elif defined(__SSE2__)
+  if constexpr (stream) return _mm_stream_si128((__m128i*)p, (__m128i)v);
+#endif
+  store(p, v);
+}
+
+inline void finish_streams() {
+#if defined(__SSE2__)
+  _mm_sfence();
+#endif
 }
 
 // The first n < W entries; the lanes beyond them are 0 and their memory is not touched.

@@ -8,7 +8,7 @@
 //
 // The threshold is kept as two numbers, tau + rest. tau is rounded down, which keeps "x > tau" exact for entries that
 // share tau's floating-point grid; rest is what the last pass left over, so that x - tau - rest loses no digits. What then
-// lies within its rounding error of the threshold, 4 eps r / n with n the size of the support, counts as on it: not in the
+// lies within its rounding error of the threshold, 2 eps r / n with n the size of the support, counts as on it: not in the
 // support.
 #pragma once
 
@@ -161,6 +161,7 @@ inline Cut<T> newton(const Row<T>& row, T tau, T low, double r) {
   }
 }
 
+inline constexpr int64_t kAheadLimit = 8192;  // longest row that is asked for while the one before it is written
 inline constexpr int64_t kBlock = 4;           // steps in a block whose maxima are kept
 inline constexpr int64_t kBlockedFrom = 2048;  // row length from which they pay
 
@@ -213,6 +214,7 @@ struct Scratch {
   T* rows = nullptr;    // kGroup rows of `stride` entries
   int32_t* touched = nullptr;
   int64_t stride = 0;
+  bool stream = false;  // the output is larger than the caches: write past them
 };
 
 // Entries above `bound`, from the blocks that hold any. `out` has room for K entries and a padding step.
@@ -243,34 +245,42 @@ inline Vec<T> probability(Vec<T> x, Vec<T> tau, Vec<T> rest, Vec<T> error, Vec<T
 }
 
 template <class T>
-inline constexpr T kRounding = 4 * std::numeric_limits<T>::epsilon();
+inline constexpr T kRounding = 2 * std::numeric_limits<T>::epsilon();
 
-// Writes the probabilities of `steps` steps. `p` may be `x` itself.
-template <class T>
-inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p) {
+// Writes the probabilities of `steps` steps. `p` may be `x` itself. With `ahead` it asks for the steps that many entries on,
+// of both: the row that comes next.
+template <bool stream, class T>
+inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p, int64_t ahead = 0) {
   constexpr int W = kWidth<T>;
   const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(1 / r));
   const Vec<T> error = splat(T(kRounding<T> * r / double(cut.count)));
   for (const T* end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>)
-    for (int j = 0; j < kStep<T>; j += W) store(p + j, probability<T>(load(x + j), tau, rest, error, scale));
+    for (int j = 0; j < kStep<T>; j += W) {
+      put<stream>(p + j, probability<T>(load(x + j), tau, rest, error, scale));
+      if (ahead) prefetch(x + j + ahead);
+      if (ahead && !stream) prefetch_to_write(p + j + ahead);
+    }
 }
 
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read.
-template <class T>
+template <bool stream, class T>
 inline void write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p) {
   if (!maxima) {
-    write_steps(row.x, row.full, cut, r, p);
+    write_steps<stream>(row.x, row.full, cut, r, p, K);
   } else {
     const Vec<T> bound = splat(cut.rest < 0 ? -kInf<T> : cut.tau);
     for (int64_t from = 0; from < row.full; from += kBlock, maxima += kWidth<T>) {
       const int64_t n = std::min(kBlock, row.full - from), at = from * kStep<T>;
-      if (lane_bits<T>(load(maxima) > bound)) write_steps(row.x + at, n, cut, r, p + at);
-      else std::fill_n(p + at, n * kStep<T>, T(0));
+      if (lane_bits<T>(load(maxima) > bound)) write_steps<stream>(row.x + at, n, cut, r, p + at);
+      else
+        for (int64_t i = at; i < at + n * kStep<T>; i += kWidth<T>) put<stream>(p + i, Vec<T>{});
+      for (int64_t i = at + K; K <= kAheadLimit && i < at + K + n * kStep<T>; i += 64 / int64_t(sizeof(T)))
+        prefetch_far(row.x + i);
     }
   }
   if (row.steps == row.full) return;
   T last[kStep<T>];
-  write_steps(row.tail, 1, cut, r, last);
+  write_steps<false>(row.tail, 1, cut, r, last);
   std::copy_n(last, K - row.full * kStep<T>, p + row.full * kStep<T>);
 }
 
@@ -311,7 +321,8 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   const Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked);
   // Entries far from 0 beside a small radius: tau's grid is too coarse, and x - max must come first.
   if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
-  write_row(row, K, maxima, cut, r, p);
+  if (s.stream && aligned(p)) write_row<true>(row, K, maxima, cut, r, p);
+  else write_row<false>(row, K, maxima, cut, r, p);
   threshold = double(cut.tau) + cut.rest;
   return true;
 }
@@ -397,27 +408,19 @@ struct Support {
   void fold() { total.add(lanes_sum(sum)), sum = Vec<T>{}; }
 };
 
-// w = [p > 0] (v - mean), returned over r; adds w p to `along`.
-template <class T>
-inline Vec<T> centre(Vec<T> p, Vec<T> v, Vec<T> mean, Vec<T> scale, Vec<T>& along) {
-  const Vec<T> w = keep<T>(p > Vec<T>{}, v - mean);
-  along += w * p;
-  return w * scale;
-}
-
 // load() of whole vectors, load_part() of the last one: f(from, load, store).
-template <class T, class F>
+template <class T, bool stream = false, class F>
 inline void each_vector(int64_t K, F&& f) {
   constexpr int W = kWidth<T>;
   int64_t at = 0;
   for (; at + W <= K; at += W)
-    f(at, [](const T* x) { return load(x); }, [](T* x, Vec<T> v) { store(x, v); });
+    f(at, [](const T* x) { return load(x); }, [](T* x, Vec<T> v) { put<stream>(x, v); });
   const int left = int(K - at);
   if (left) f(at, [=](const T* x) { return load_part(x, left); }, [=](T* x, Vec<T> v) { store_part(x, v, left); });
 }
 
 // Short rows, `R` of them together so that one's sums across lanes do not wait for another's.
-template <int R, bool want_along, class T>
+template <int R, bool want_along, bool stream, class T>
 inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T* scales, T* const* gs, T* along) {
   const T *p[R], *v[R];  // copies: the compiler need not fear that writing g changes them
   T* g[R];
@@ -431,11 +434,13 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T
     }
   });
   for (int i = 0; i < R; ++i) mean[i] = splat(lanes_sum(sum[i]) / std::max(T(lanes_sum(count[i])), T(1)));
-  each_vector<T>(K, [&](int64_t at, auto get, auto put) {
+  each_vector<T, stream>(K, [&](int64_t at, auto get, auto write) {
     for (int i = 0; i < R; ++i) {
       const Vec<T> pi = get(p[i] + at), w = keep<T>(pi > Vec<T>{}, get(v[i] + at) - mean[i]);
       if (want_along) wp[i] += w * pi;
-      put(g[i] + at, w * scale[i]);
+      write(g[i] + at, w * scale[i]);
+      prefetch(p[i] + at + R * K), prefetch(v[i] + at + R * K);
+      if (!stream) prefetch_to_write(g[i] + at + R * K);
     }
   });
   for (int i = 0; i < R; ++i) {
@@ -448,7 +453,7 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T
 inline constexpr int64_t kSkipFrom = 1024;  // row length from which steps without support are worth a branch
 
 // Long rows: steps without support are zeroed at once and v is not read there; `touched` lists the others.
-template <class T>
+template <bool stream, class T>
 inline int64_t gather_steps(const T* p, const T* v, int64_t steps, T* g, int32_t* touched, Support<T>& s) {
   constexpr int W = kWidth<T>;
   const Vec<T> zero{};
@@ -456,7 +461,7 @@ inline int64_t gather_steps(const T* p, const T* v, int64_t steps, T* g, int32_t
   for (int64_t i = 0; i < steps; ++i, p += kStep<T>, v += kStep<T>, g += kStep<T>) {
     const Mask<T> a = load(p) > zero, b = load(p + W) > zero, c = load(p + 2 * W) > zero, d = load(p + 3 * W) > zero;
     if (!lane_bits<T>((a | b) | (c | d))) {
-      for (int j = 0; j < kUnroll; ++j) store(g + j * W, zero);
+      for (int j = 0; j < kUnroll; ++j) put<stream>(g + j * W, zero);
       continue;
     }
     s.add(a, load(v)), s.add(b, load(v + W)), s.add(c, load(v + 2 * W)), s.add(d, load(v + 3 * W));
@@ -472,31 +477,39 @@ inline T vjp_scale(double r) {
   return r == 0 ? T(0) : T(std::min(1 / r, double(std::numeric_limits<T>::max())));
 }
 
-// grad_x = w / r, given 1 / r, and w.p, with w = s o (v - mean_S v), s = [p > 0]; for rows of at least kSkipFrom entries.
-template <class T>
+// grad_x = w / r, given 1 / r, and (if wanted) w.p, with w = s o (v - mean_S v), s = [p > 0]; for rows of at least
+// kSkipFrom entries.
+template <bool want_along, bool stream, class T>
 inline double vjp_long(const T* p, const T* v, int64_t K, T one_over_r, T* g, int32_t* touched) {
   constexpr int W = kWidth<T>;
   if (std::isnan(p[0])) {
     std::fill_n(g, K, p[0]);
     return p[0];
   }
-  const int64_t full = K / kStep<T>, end = full * kStep<T>;
+  const int64_t full = K / kStep<T>, end = full * kStep<T>, ahead = K <= kAheadLimit ? K : 0;
   Support<T> s;
-  const int64_t n = gather_steps(p, v, full, g, touched, s);
+  const int64_t n = gather_steps<stream>(p, v, full, g, touched, s);
   each_vector<T>(K - end, [&](int64_t at, auto get, auto) { s.add(get(p + end + at) > Vec<T>{}, get(v + end + at)); });
   s.fold();
   const int64_t size = lanes_sum(s.count);
   const Vec<T> mean = splat(size ? T(s.total.value() / double(size)) : T(0)), scale = splat(one_over_r);
   Total<T> along;
   Vec<T> part{};
+  const auto centre = [&](Vec<T> p, Vec<T> v) {
+    const Vec<T> w = keep<T>(p > Vec<T>{}, v - mean);
+    if (want_along) part += w * p;
+    return w * scale;
+  };
   for (int64_t t = 0; t < n; ++t) {
     const int64_t at = touched[t] * int64_t(kStep<T>);
-    for (int64_t i = at; i < at + kStep<T>; i += W)
-      store(g + i, centre<T>(load(p + i), load(v + i), mean, scale, part));
-    if (t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
+    for (int64_t i = at; i < at + kStep<T>; i += W) {
+      put<stream>(g + i, centre(load(p + i), load(v + i)));
+      if (ahead) prefetch_far(p + i + ahead), prefetch_far(v + i + ahead);
+    }
+    if (want_along && t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
   }
   each_vector<T>(K - end, [&](int64_t at, auto get, auto put) {
-    put(g + end + at, centre<T>(get(p + end + at), get(v + end + at), mean, scale, part));
+    put(g + end + at, centre(get(p + end + at), get(v + end + at)));
   });
   along.add(lanes_sum(part));
   return along.value();
