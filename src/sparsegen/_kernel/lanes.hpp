@@ -28,16 +28,23 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
   }
 }
 
-// K x W to W rows; those that are null are left out. On the way it asks for the rows of the next group, which stand W * K
-// entries after these and their `sources`; null where rows are so short that they make one stream.
-template <class T>
-inline void from_lanes(const T* lanes, int64_t K, T* const* rows, const T* const* sources) {
+// K x W to W rows, `f` applied to each vector on the way; rows that are null are left out. It also asks for the rows of the
+// next group, which stand W * K entries after these and their `sources`; null where rows are so short that they make one
+// stream.
+template <class T, class F>
+inline void from_lanes(T* lanes, int64_t K, T* const* rows, const T* const* sources, F&& f) {
   constexpr int W = kWidth<T>, B = kTile<T>;
+  if constexpr (W != B)
+    for (int64_t k = 0; k < K * W; k += W) store(lanes + k, f(load(lanes + k)));
   for (int64_t k = 0; k < K; k += B) {
     const int64_t from = std::min<int64_t>(k, K - B);
     for (int w = 0; w < W; w += B) {
       Tile<T> tile;
-      for (int i = 0; i < B; ++i) tile.load(i, lanes + (from + i) * W + w);
+      for (int i = 0; i < B; ++i) {
+        const T* at = lanes + (from + i) * W + w;
+        if constexpr (W == B) tile.set(i, f(load(at)));
+        else tile.load(i, at);
+      }
       tile.transpose();
       for (int i = 0; i < B; ++i)
         if (rows[w + i]) tile.store(i, rows[w + i] + from);
@@ -176,9 +183,8 @@ inline unsigned project_lanes(const T* const* src, const LaneRadii<T>& radii, in
   if (threshold)
     for (int i = 0; i < n; ++i) threshold[i] = double(cut.tau[i]) + double(cut.rest[i]);
   const Vec<T> error = r * kRounding<T> / cut.count;
-  for (int64_t k = 0; k < K * W; k += W)
-    store(lanes + k, probability<T>(load(lanes + k), cut.tau, cut.rest, error, scale));
-  from_lanes<T>(lanes, K, out, K < 64 ? nullptr : rows);
+  from_lanes<T>(lanes, K, out, K < 64 ? nullptr : rows,
+                [&](Vec<T> x) { return probability<T>(x, cut.tau, cut.rest, error, scale); });
   return ~good & ((1u << n) - 1);
 }
 
@@ -208,7 +214,7 @@ inline void vjp_lanes(const T* const* p, const T* const* v, Vec<T> scale, int n,
     store(lv + k, w * scale + nan);
   }
   if (along) store(along, wp + nan);
-  from_lanes<T>(lv, K, out, nullptr);
+  from_lanes<T>(lv, K, out, nullptr, [](Vec<T> g) { return g; });
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

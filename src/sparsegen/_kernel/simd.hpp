@@ -312,6 +312,8 @@ template <>
 struct Tile<float> {
   __m256 row[8];
   void load(int i, const float* x) { row[i] = _mm256_loadu_ps(x); }
+  template <class V>
+  void set(int i, V v) { row[i] = (__m256)v; }
   void store(int i, float* p) const { _mm256_storeu_ps(p, row[i]); }
   void transpose() {
     __m256 a[8], b[8];
@@ -336,6 +338,8 @@ template <>
 struct Tile<double> {
   __m256d row[4];
   void load(int i, const double* x) { row[i] = _mm256_loadu_pd(x); }
+  template <class V>
+  void set(int i, V v) { row[i] = (__m256d)v; }
   void store(int i, double* p) const { _mm256_storeu_pd(p, row[i]); }
   void transpose() {
     __m256d a[4];
@@ -357,6 +361,7 @@ template <class T>
 struct Tile {
   T row[kTile<T>][kTile<T>];
   void load(int i, const T* x) { std::memcpy(row[i], x, sizeof row[i]); }
+  void set(int i, Vec<T> v) { SPARSEGEN_ISA::store(row[i], v); }
   void store(int i, T* p) const { std::memcpy(p, row[i], sizeof row[i]); }
   void transpose() {
     for (int i = 0; i < kTile<T>; ++i)

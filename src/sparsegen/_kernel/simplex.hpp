@@ -419,7 +419,7 @@ inline void each_vector(int64_t K, F&& f) {
   if (left) f(at, [=](const T* x) { return load_part(x, left); }, [=](T* x, Vec<T> v) { store_part(x, v, left); });
 }
 
-// Short rows, `R` of them together so that one's sums across lanes do not wait for another's.
+// Short rows, `R` of them together (and the next `R` asked for, which follow in memory as a rule) so that one's sums across lanes do not wait for another's.
 template <int R, bool want_along, bool stream, class T>
 inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T* scales, T* const* gs, T* along) {
   const T *p[R], *v[R];  // copies: the compiler need not fear that writing g changes them
@@ -433,14 +433,17 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T
       sum[i] += keep<T>(on, get(v[i] + at)), count[i] -= on;
     }
   });
+  if (K >= 64)  // shorter rows make one stream, which needs no help
+    for (int64_t at = R * K; at < 2 * R * K; at += 64 / int64_t(sizeof(T))) {
+      prefetch(p[0] + at), prefetch(v[0] + at);
+      if (!stream) prefetch_to_write(g[0] + at);
+    }
   for (int i = 0; i < R; ++i) mean[i] = splat(lanes_sum(sum[i]) / std::max(T(lanes_sum(count[i])), T(1)));
   each_vector<T, stream>(K, [&](int64_t at, auto get, auto write) {
     for (int i = 0; i < R; ++i) {
       const Vec<T> pi = get(p[i] + at), w = keep<T>(pi > Vec<T>{}, get(v[i] + at) - mean[i]);
       if (want_along) wp[i] += w * pi;
       write(g[i] + at, w * scale[i]);
-      prefetch(p[i] + at + R * K), prefetch(v[i] + at + R * K);
-      if (!stream) prefetch_to_write(g[i] + at + R * K);
     }
   });
   for (int i = 0; i < R; ++i) {
