@@ -23,8 +23,8 @@ bench: $(STAMP)
 	$(BIN)/python benchmarks/maps.py
 
 $(STAMP): $(SOURCES)
-	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 9))' \
-	  || { echo "sparsegen: Python 3.9 or newer is needed; set PYTHON=/path/to/python3."; exit 1; }
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \
+	  || { echo "sparsegen: Python 3.10 or newer is needed; set PYTHON=/path/to/python3."; exit 1; }
 	@command -v $${CXX:-c++} >/dev/null 2>&1 || command -v g++ >/dev/null 2>&1 || command -v clang++ >/dev/null 2>&1 \
 	  || { echo "sparsegen: a C++17 compiler is needed to build the kernel, and none was found. Install one:"; \
 	       echo "  Debian, Ubuntu: apt-get install g++    Fedora: dnf install gcc-c++    macOS: xcode-select --install"; \
