@@ -7,6 +7,7 @@
 #include "job.hpp"
 #include "lanes.hpp"
 #include "storage.hpp"
+#include "vjp.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
 
