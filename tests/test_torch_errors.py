@@ -201,3 +201,13 @@ def test_importing_the_numpy_front_end_does_not_import_torch():
 def test_the_samples_are_not_refused():
     for name in NAMES:
         assert torch_map(name)(scores(name, 2, 3), **controls(name)).isfinite().all()
+
+
+def test_a_control_that_is_no_tensor_and_no_number_is_named():
+    with pytest.raises(TypeError, match=r"^sparsegen: lam must be a number below 1, got array\(\[0\. , 0\.5\]\)\.$"):
+        sgt.sparsegen_lin(torch.zeros(2, 3), lam=np.array([0.0, 0.5]))
+
+
+def test_a_module_without_its_control_names_itself():
+    with pytest.raises(TypeError, match=r"^Sparsecone\.__init__\(\) missing 1 required positional argument: 'q'$"):
+        sgt.Sparsecone()

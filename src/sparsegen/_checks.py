@@ -69,7 +69,10 @@ def control_number(name: str, value: object) -> float:
     if type(value) is not float:
         if isinstance(value, (str, bytes, complex)) or not hasattr(type(value), "__float__"):
             fail(TypeError, name, condition, repr(value))
-        value = float(value)  # type: ignore[arg-type]
+        try:
+            value = float(value)  # type: ignore[arg-type]
+        except (TypeError, ValueError):  # an array of several numbers, say
+            fail(TypeError, name, condition, repr(value))
     if not holds(value):
         fail(ValueError, name, condition, value)
     return value

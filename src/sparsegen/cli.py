@@ -61,7 +61,9 @@ def tour(seconds: float = typer.Option(1.0, min=0.0, help="Time for each measure
     try:
         console.print(_speed_table(seconds))
     except ImportError:
-        console.print("Speed is measured beside torch, which is not installed: pip install 'sparsegen[torch]'.")
+        console.print(
+            "Speed is measured beside torch, which is not installed: pip install 'sparsegen[torch]'.", markup=False
+        )
 
 
 def main() -> None:

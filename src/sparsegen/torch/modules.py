@@ -132,10 +132,6 @@ class Sparsegen(_Mapping):
 
 
 class _WithQ(_Mapping):
-    def __init__(self, q: Any, learnable: bool = False, shape: Sequence[int] = (), dim: int = -1) -> None:
-        super().__init__(dim)
-        self._keep("q", q, learnable, shape)
-
     @property
     def q(self) -> Tensor:
         """The control as it is now."""
@@ -154,6 +150,10 @@ class Sparsecone(_WithQ):
     tensor([0.1250, 0.3750, 0.5000])
     """
 
+    def __init__(self, q: Any, learnable: bool = False, shape: Sequence[int] = (), dim: int = -1) -> None:
+        super().__init__(dim)
+        self._keep("q", q, learnable, shape)
+
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map the scores along the module's `dim`."""
         return maps.sparsecone(scores, q=self.q, dim=self.dim, mask=mask)
@@ -166,6 +166,10 @@ class Sparsehourglass(_WithQ):
     >>> sgt.Sparsehourglass(q=0.5, learnable=True)
     Sparsehourglass(q=0.5, learnable=True, dim=-1)
     """
+
+    def __init__(self, q: Any, learnable: bool = False, shape: Sequence[int] = (), dim: int = -1) -> None:
+        super().__init__(dim)
+        self._keep("q", q, learnable, shape)
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map the scores along the module's `dim`."""
