@@ -116,12 +116,16 @@ inline void store_part(T* p, Vec<T> v, int n) {
   if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(p, (__mmask16)bits, (__m512)v);
   else _mm512_mask_storeu_pd(p, (__mmask8)bits, (__m512d)v);
 #elif defined(__AVX2__)
+  // By halves: masked stores are slow on some processors, and n is the same for row after row.
   if constexpr (sizeof(T) == 4) {
-    const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
-    _mm256_maskstore_ps(p, _mm256_cmpgt_epi32(_mm256_set1_epi32(n), lane), (__m256)v);
+    __m128 part = _mm256_castps256_ps128((__m256)v);
+    if (n & 4) _mm_storeu_ps(p, part), p += 4, part = _mm256_extractf128_ps((__m256)v, 1);
+    if (n & 2) _mm_storel_pi((__m64*)p, part), p += 2, part = _mm_movehl_ps(part, part);
+    if (n & 1) _mm_store_ss(p, part);
   } else {
-    const __m256i lane = _mm256_setr_epi64x(0, 1, 2, 3);
-    _mm256_maskstore_pd(p, _mm256_cmpgt_epi64(_mm256_set1_epi64x(n), lane), (__m256d)v);
+    __m128d part = _mm256_castpd256_pd128((__m256d)v);
+    if (n & 2) _mm_storeu_pd(p, part), p += 2, part = _mm256_extractf128_pd((__m256d)v, 1);
+    if (n & 1) _mm_store_sd(p, part);
   }
 #else
   std::memcpy(p, &v, n * sizeof(T));
