@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import pairwise
 from typing import NamedTuple
 
 
@@ -23,7 +24,7 @@ def one_stride(shape: Sequence[int], strides: Sequence[int]) -> int | None:
     (1, None, 0)
     """
     axes = [(n, s) for n, s in zip(shape, strides) if n != 1]
-    for (_, outer), (n, inner) in zip(axes, axes[1:]):
+    for (_, outer), (n, inner) in pairwise(axes):
         if outer != n * inner:
             return None
     return axes[-1][1] if axes else 0
