@@ -175,5 +175,3 @@ MAPS: dict[str, Map] = {
     )
 }
 # fmt: on
-
-DEFAULTS = {"lam": 0.0, "temperature": 1.0}

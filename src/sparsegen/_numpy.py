@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsegen import _checks, _core
-from sparsegen._maps import DEFAULTS, HIDDEN, MAPS, TRANSFORMS, Map, Points, sparsegen_radius
+from sparsegen._maps import HIDDEN, MAPS, TRANSFORMS, Map, Points, sparsegen_radius
 from sparsegen._rows import Layout, contiguous, layout
 
 STORAGE = {np.dtype(np.float32): 0, np.dtype(np.float64): 1, np.dtype(np.float16): 2}
@@ -326,7 +326,7 @@ def apply(name: str, scores: Any, controls: dict[str, Any], axis: int, mask: Any
     lead = z.shape[:axis] + z.shape[axis + 1 :]
     checked = {key: _control(key, value, lead) for key, value in {**m.fixed, **controls}.items()}
     if m.radius is None:
-        return _normalize(m, z, checked.get("temperature", DEFAULTS["temperature"]), axis, mask, return_info)
+        return _normalize(m, z, checked.get("temperature", 1.0), axis, mask, return_info)
     radius = _radius(m, z, checked, axis, mask)
     if m.transform == "lin":
         return _run(z, radius, axis, mask, return_info)

@@ -54,17 +54,21 @@ static void expect_writes(const ProjectJob& job) { expect_writes(job.p, job.byte
 static void expect_writes(const VjpJob& job) { expect_writes(job.grad_x, job.bytes()); }
 static void expect_writes(const MeanJob&) {}
 
+// How many rows a thread takes at a time: about a chunk of long ones; of short ones whole groups of 16, so that lanes are
+// full, and no more turns than four a thread.
+static int64_t rows_a_turn(const Job& job) {
+  const int64_t fit = kChunkEntries / job.K;
+  if (fit < 16) return std::max<int64_t>(1, fit);
+  return (std::max(fit, job.rows() / (4 * job.threads)) + 15) / 16 * 16;
+}
+
 template <class J>
 static void run(const J& job, void (*work)(const J&, int64_t, int64_t)) {
   const int64_t rows = job.rows(), entries = rows * job.K;
   if (entries < kChunkEntries) return work(job, 0, rows);
   nb::gil_scoped_release released;
   expect_writes(job);
-  // Whole groups of 16 rows, so that lanes are full.
-  const int64_t chunk = std::max<int64_t>(1, kChunkEntries / job.K / 16) * 16;
-  const int64_t even = (rows / (4 * job.threads) + 15) / 16 * 16;
-  const int64_t rows_each = job.K * 16 > kChunkEntries ? std::max<int64_t>(1, kChunkEntries / job.K) : std::max(chunk, even);
-  parallel(rows, rows_each, job.threads, [&](int64_t begin, int64_t end) { work(job, begin, end); });
+  parallel(rows, rows_a_turn(job), job.threads, [&](int64_t begin, int64_t end) { work(job, begin, end); });
 }
 
 template <class P>
