@@ -6,6 +6,7 @@ are looked at through the few attributes NumPy arrays and torch tensors share.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, SupportsIndex, TypeVar
@@ -55,17 +56,24 @@ def control_broadcasts(name: str, shape: Sequence[int], lead: Sequence[int]) -> 
 
 
 # What each control may be: the condition as text and as a test on a number (NaN fails every one of them).
-CONDITIONS: dict[str, tuple[str, Callable[[Any], Any]]] = {
+Conditions = dict[str, tuple[str, Callable[[Any], Any]]]
+CONDITIONS: Conditions = {
     "radius": ("a number at least 0", lambda value: value >= 0),
     "lam": ("a number below 1", lambda value: value < 1),
     "q": ("a number at least 0", lambda value: value >= 0),
     "temperature": ("a positive number", lambda value: value > 0),
 }
 
+# What the losses ask of their controls: the limits of a map are no limits of its loss.
+LOSS_CONDITIONS: Conditions = {
+    "lam": ("a finite number below 1", lambda value: (value < 1) & (value > -math.inf)),
+    "q": ("a positive number", lambda value: value > 0),
+}
 
-def control_number(name: str, value: object) -> float:
+
+def control_number(name: str, value: object, conditions: Conditions = CONDITIONS) -> float:
     """Return a control given as one number, or refuse it."""
-    condition, holds = CONDITIONS[name]
+    condition, holds = conditions[name]
     if type(value) is not float:
         if isinstance(value, (str, bytes, complex)) or not hasattr(type(value), "__float__"):
             fail(TypeError, name, condition, repr(value))
@@ -96,3 +104,24 @@ def outside_domain(name: str, condition: str, row: Sequence[int], value: object)
     """Refuse the first row on which a map is not defined."""
     where = "the scores" if len(row) == 0 else f"scores row {tuple(int(i) for i in row)}"
     fail(ValueError, f"{where} of {name}", condition, value)
+
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def reduction_name(value: object) -> None:
+    """Refuse an unknown reduction."""
+    if value not in REDUCTIONS:
+        fail(ValueError, "reduction", "one of " + ", ".join(repr(name) for name in REDUCTIONS), repr(value))
+
+
+def uneven_target(loss: str, value: object) -> NoReturn:
+    """Refuse shares that differ for a loss that cannot learn them."""
+    reason = "a loss of 0 would not mean that the map returns the target"
+    fail(ValueError, f"the target of {loss}", f"0 or 1, or the same share for all labels of a row ({reason})", value)
+
+
+def hidden_label(row: int, label: int) -> NoReturn:
+    """Refuse a label on an entry that may not be chosen."""
+    condition = "a set of labels that may be chosen (mask True, score above -inf)"
+    fail(ValueError, f"target row {row}", condition, f"label {label}")

@@ -20,6 +20,10 @@ def row_means(
     x: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int, mask: int,
     mask_row: int, mean: int, count: int, threads: int,
 ) -> None: ...  # fmt: skip
+def hinge(
+    z: int, storage: int, rows: int, K: int, mask: int, mask_row: int, indptr: int, indices: int,
+    radius: int, radius_per_row: bool, smoothing: float, value: int, slope: int, grad: int, threads: int,
+) -> None: ...  # fmt: skip
 def borrow_openmp(entry: int) -> None: ...
 def engines() -> list[str]: ...
 def engine() -> str: ...

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sparsegen import _numpy
+from sparsegen import _losses, _numpy
 
 
 def project(points: Any, radius: Any = 1.0, *, axis: int = -1, mask: Any = None, return_info: bool = False) -> Any:
@@ -226,3 +226,129 @@ def hardmax(scores: Any, *, axis: int = -1, mask: Any = None, return_info: bool 
     array([0.5, 0. , 0.5])
     """
     return _numpy.apply("hardmax", scores, {}, axis, mask, return_info)
+
+
+def softmax_log_loss(
+    scores: Any, target: Any, *, mask: Any = None, weight: Any = None, reduction: str = "mean",
+    ignore_index: int = -100, ignore_empty: bool = False, return_grad: bool = False,
+) -> Any:  # fmt: skip
+    r"""Kullback-Leibler divergence of softmax from the target: the loss of softmax.
+
+    .. math:: \mathrm{KL}(\eta \,\|\, \mathrm{softmax}(z))
+              = \log\sum_j e^{z_j} - \eta\cdot z + \sum_i \eta_i \log \eta_i
+
+    Parameters
+    ----------
+    scores : array (..., K)
+        Scores z, one row for each example; classes on the last axis.
+    target : array or SciPy sparse matrix
+        Multi-hot (..., K) with 0 and 1: the labels of a row share equally, :math:`\eta = y / |y|`. Or class indices
+        (...), integers. This loss and :func:`sparsemax_huber_loss` also take any distribution (rows that sum to 1).
+    mask : boolean array, broadcastable to the scores
+        True where an entry may be chosen. An entry that is hidden, or has the score -inf, takes no part; a label
+        there is an error.
+    weight : array, broadcastable to the rows
+        Not negative; each row's loss is multiplied by it, and the mean divided by the sum of weights.
+    reduction : "mean", "sum" or "none"
+        "none" gives one loss a row. The mean of no rows is 0.
+    ignore_index : int
+        Rows with this class index take no part.
+    ignore_empty : bool
+        Leave out rows without a label, which are an error otherwise.
+    return_grad : bool
+        Return (loss, :class:`Gradients`); with "none" the gradient of their sum.
+
+    Examples
+    --------
+    >>> import sparsegen as sg
+    >>> sg.softmax_log_loss([[1.0, 1.0, 0.0, 0.0], [2.0, 2.0, 0.0, 0.0]], [[1, 1, 0, 0], [1, 1, 0, 0]]).round(3)
+    np.float64(0.22)
+    """
+    return _losses.apply(
+        "softmax_log", scores, target, None, mask, weight, reduction, ignore_index, ignore_empty, return_grad
+    )
+
+
+def sparsemax_huber_loss(
+    scores: Any, target: Any, *, lam: Any = 0.0, mask: Any = None, weight: Any = None, reduction: str = "mean",
+    ignore_index: int = -100, ignore_empty: bool = False, return_grad: bool = False,
+) -> Any:  # fmt: skip
+    r"""Loss whose gradient is sparsegen_lin(z, lam) - eta: smooth, Huber's function for two classes.
+
+    .. math:: (p - \eta)\cdot\bigl(z - (1 - \lambda)(p + \eta)/2\bigr), \qquad p = \mathrm{sparsegen\_lin}(z, \lambda)
+
+    With lam = 0 it is the sparsemax loss. See :func:`softmax_log_loss` for the arguments.
+
+    Parameters
+    ----------
+    lam : number or array without the class axis, finite and below 1
+        The control of the map it trains.
+
+    Examples
+    --------
+    >>> import sparsegen as sg
+    >>> loss, grad = sg.sparsemax_huber_loss([0.25, 1.0, 0.5], 1, return_grad=True)
+    >>> loss, grad.scores
+    (np.float64(0.0625), array([ 0.  , -0.25,  0.25]))
+    """
+    return _losses.apply(
+        "sparsemax_huber", scores, target, lam, mask, weight, reduction, ignore_index, ignore_empty, return_grad
+    )
+
+
+def sparsegen_hinge_loss(
+    scores: Any, target: Any, *, lam: Any = 0.0, mask: Any = None, weight: Any = None, reduction: str = "mean",
+    ignore_index: int = -100, ignore_empty: bool = False, return_grad: bool = False,
+) -> Any:  # fmt: skip
+    r"""Convex loss that is 0 exactly where sparsegen_lin(z, lam) is uniform on the labels (the paper's hinge loss).
+
+    .. math:: \frac{1}{1-\lambda} \sum_{i, j \in Y} |z_i - z_j|
+              + \sum_{i \in Y, j \notin Y} \Bigl[\eta_i - \frac{z_i - z_j}{1-\lambda}\Bigr]_+
+
+    Pairs are ordered, as the paper writes them: the first sum counts each twice. Time O(K log P) and memory O(K) a
+    row, P the number of its labels. Where a term is at its kink it counts as inactive. Distributions that are not
+    uniform on their labels are refused: a loss of 0 would not mean that the map returns them. See
+    :func:`softmax_log_loss` for the other arguments.
+
+    Parameters
+    ----------
+    lam : number or array without the class axis, finite and below 1
+        The control of the map it trains; 0 is sparsemax.
+
+    Examples
+    --------
+    >>> import sparsegen as sg
+    >>> sg.sparsegen_hinge_loss([[0.5, 0.5, 0.0], [0.5, 0.5, 0.25]], [[1, 1, 0], [1, 1, 0]], reduction="none")
+    array([0. , 0.5])
+    """
+    return _losses.apply(
+        "sparsegen_hinge", scores, target, lam, mask, weight, reduction, ignore_index, ignore_empty, return_grad
+    )
+
+
+def sparsehourglass_hinge_loss(
+    scores: Any, target: Any, *, q: Any = 1.0, mask: Any = None, weight: Any = None, reduction: str = "mean",
+    ignore_index: int = -100, ignore_empty: bool = False, return_grad: bool = False,
+) -> Any:  # fmt: skip
+    r"""Convex loss that is 0 exactly where sparsehourglass(z, q) is uniform on the labels.
+
+    .. math:: \sum_{i, j \in Y} |z_i - z_j| + \sum_{i \in Y, j \notin Y}
+              \bigl[\eta_i / \hat\alpha(z) - (z_i - z_j)\bigr]_+, \qquad
+              \hat\alpha(z) = \frac{1 + Kq}{|\sum_k z_k| + Kq}
+
+    As :func:`sparsegen_hinge_loss` otherwise.
+
+    Parameters
+    ----------
+    q : number or array without the class axis, positive
+        The control of the map it trains. With q = 0 the loss would be 0 at z = 0 for every label set.
+
+    Examples
+    --------
+    >>> import sparsegen as sg
+    >>> sg.sparsehourglass_hinge_loss([0.5, 1.0, -0.25, 0.75], [1, 0, 0, 1], q=1.0)
+    np.float64(2.45)
+    """
+    return _losses.apply(
+        "sparsehourglass_hinge", scores, target, q, mask, weight, reduction, ignore_index, ignore_empty, return_grad
+    )

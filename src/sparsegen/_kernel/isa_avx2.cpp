@@ -1,6 +1,7 @@
 #define SPARSEGEN_ISA avx2
+#include "hinge.hpp"
 #include "rows.hpp"
 
 namespace sparsegen {
-extern const Engine engine_avx2{"avx2", avx2::project, avx2::vjp, avx2::means};
+extern const Engine engine_avx2{"avx2", avx2::project, avx2::vjp, avx2::means, avx2::hinge};
 }  // namespace sparsegen

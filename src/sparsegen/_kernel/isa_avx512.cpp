@@ -1,6 +1,7 @@
 #define SPARSEGEN_ISA avx512
+#include "hinge.hpp"
 #include "rows.hpp"
 
 namespace sparsegen {
-extern const Engine engine_avx512{"avx512", avx512::project, avx512::vjp, avx512::means};
+extern const Engine engine_avx512{"avx512", avx512::project, avx512::vjp, avx512::means, avx512::hinge};
 }  // namespace sparsegen

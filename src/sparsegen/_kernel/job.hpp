@@ -59,11 +59,23 @@ struct MeanJob : Job {
   double *mean, *count;
 };
 
+// The hinge losses' F(z, radius) of hinge.hpp, rows contiguous, labels as CSR.
+struct HingeJob : Job {
+  const void* z;
+  const uint8_t* mask;
+  const int64_t* mask_row;
+  const int64_t *indptr, *indices;
+  double smoothing;
+  double *value, *slope;  // F and dF/dradius
+  void* grad;             // dF/dz, float64 for float64 scores and float32 for others; may be null
+};
+
 struct Engine {
   const char* name;
   void (*project)(const ProjectJob&, int64_t begin, int64_t end);
   void (*vjp)(const VjpJob&, int64_t begin, int64_t end);
   void (*means)(const MeanJob&, int64_t begin, int64_t end);
+  void (*hinge)(const HingeJob&, int64_t begin, int64_t end);
 };
 
 }  // namespace sparsegen

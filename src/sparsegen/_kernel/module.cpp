@@ -53,6 +53,7 @@ static void expect_writes([[maybe_unused]] void* out, [[maybe_unused]] int64_t b
 static void expect_writes(const ProjectJob& job) { expect_writes(job.p, job.bytes()); }
 static void expect_writes(const VjpJob& job) { expect_writes(job.grad_x, job.bytes()); }
 static void expect_writes(const MeanJob&) {}
+static void expect_writes(const HingeJob&) {}
 
 // How many rows a thread takes at a time: about a chunk of long ones; of short ones whole groups of 16, so that lanes are
 // full, and no more turns than four a thread.
@@ -126,6 +127,15 @@ static void row_means(uintptr_t x, int storage, int64_t outer, int64_t K, int64_
   run(job, engine->means);
 }
 
+static void hinge(uintptr_t z, int storage, int64_t rows, int64_t K, uintptr_t mask, uintptr_t mask_row,
+                  uintptr_t indptr, uintptr_t indices, uintptr_t radius, bool radius_per_row,
+                  double smoothing, uintptr_t value, uintptr_t slope, uintptr_t grad, int threads) {
+  HingeJob job{{Storage(storage), rows, K, 1, at<double>(radius), radius_per_row, threads}, at<void>(z),
+               at<uint8_t>(mask), at<int64_t>(mask_row), at<int64_t>(indptr), at<int64_t>(indices),
+               smoothing, at<double>(value), at<double>(slope), at<void>(grad)};
+  run(job, engine->hinge);
+}
+
 static void use_engine(const std::string& name) {
   for (const Engine* found : engines())
     if (name == found->name) {
@@ -142,6 +152,7 @@ NB_MODULE(_core, m) {
   m.def("project_vjp", &project_vjp);
   m.def("project_vjp_rows", &project_vjp_rows);
   m.def("row_means", &row_means);
+  m.def("hinge", &hinge);
   m.def("borrow_openmp", [](uintptr_t entry) { borrowed() = reinterpret_cast<OpenMP>(entry); });
   m.def("engines", [] {
     std::vector<std::string> names;
