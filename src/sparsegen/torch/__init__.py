@@ -16,6 +16,16 @@ except ImportError as error:
     ) from error
 
 from sparsegen.torch._apply import Info
+from sparsegen.torch.losses import (
+    SoftmaxLogLoss,
+    SparsegenHingeLoss,
+    SparsehourglassHingeLoss,
+    SparsemaxHuberLoss,
+    softmax_log_loss,
+    sparsegen_hinge_loss,
+    sparsehourglass_hinge_loss,
+    sparsemax_huber_loss,
+)
 from sparsegen.torch.maps import (
     hardmax,
     project,
@@ -37,21 +47,29 @@ from sparsegen.torch.modules import Softmax, Sparsecone, Sparsegen, Sparsehourgl
 __all__ = [
     "Info",
     "Softmax",
+    "SoftmaxLogLoss",
     "Sparsecone",
     "Sparsegen",
+    "SparsegenHingeLoss",
     "Sparsehourglass",
+    "SparsehourglassHingeLoss",
     "Sparsemax",
+    "SparsemaxHuberLoss",
     "hardmax",
     "project",
     "softmax",
+    "softmax_log_loss",
     "sparsecone",
     "sparsegen",
     "sparsegen_exp",
+    "sparsegen_hinge_loss",
     "sparsegen_lin",
     "sparsegen_log",
     "sparsegen_sq",
     "sparsehourglass",
+    "sparsehourglass_hinge_loss",
     "sparsemax",
+    "sparsemax_huber_loss",
     "spherical_softmax",
     "sum_normalization",
     "sum_normalization_plus",

@@ -56,13 +56,15 @@ def check_mask(mask: Any, scores: Tensor) -> Tensor | None:
     return mask
 
 
-def check_control(name: str, value: Any, scores: Tensor, dim: int) -> Tensor | float:
+def check_control(
+    name: str, value: Any, scores: Tensor, dim: int, conditions: _checks.Conditions = _checks.CONDITIONS
+) -> Tensor | float:
     """A number, or a wide tensor in which values out of range have become NaN (looking would wait for the device)."""
-    condition, holds = _checks.CONDITIONS[name]
+    condition, holds = conditions[name]
     if type(value) is float and holds(value):
         return value
     if not isinstance(value, Tensor):
-        return _checks.control_number(name, value)
+        return _checks.control_number(name, value, conditions)
     if not value.dtype.is_floating_point:
         _checks.fail(TypeError, name, condition, f"dtype {value.dtype}")
     if value.device != scores.device and value.dim() > 0:

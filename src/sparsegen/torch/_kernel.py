@@ -127,3 +127,23 @@ def project_vjp(
             r.data_ptr(), per_row, _address(along), torch.get_num_threads(),
         )  # fmt: skip
     return grad, along
+
+
+def hinge(
+    z: Tensor, radius: Tensor, indptr: Tensor, indices: Tensor, mask: Tensor | None, want_grad: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """F(z, radius) of the hinge losses along the last axis, its slope in the radius, its gradient in z if wanted."""
+    lead = tuple(z.shape[:-1])
+    value, slope = torch.zeros(lead, dtype=torch.float64), torch.zeros(lead, dtype=torch.float64)
+    wide = torch.float64 if z.dtype == torch.float64 else torch.float32
+    grad = torch.zeros(z.shape, dtype=wide) if want_grad else None
+    if z.numel():
+        z = z.contiguous()
+        r, per_row = _per_row(radius, lead)
+        rows, offsets = _mask_rows(mask, z, -1)
+        _core.hinge(
+            z.data_ptr(), STORAGE[z.dtype], value.numel(), z.shape[-1], _address(rows), _address(offsets),
+            indptr.data_ptr(), indices.data_ptr(), r.data_ptr(), per_row, 0.0, value.data_ptr(), slope.data_ptr(),
+            _address(grad), torch.get_num_threads(),
+        )  # fmt: skip
+    return value, slope, grad

@@ -1,0 +1,239 @@
+"""The losses on tensors: target, rows, reduction. Gradients by autograd, of every order that exists.
+
+The hinge losses are one piecewise linear function F(z, r) at the radius of their map. Its value and slopes come from
+the kernel (or, traced and on other devices, from a registered operator); being constant between kinks, the slopes make
+all derivatives.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from sparsegen import _checks
+from sparsegen._maps import HIDDEN, MAPS
+from sparsegen._targets import Target, read
+from sparsegen.torch import _kernel, _ops, _reference
+from sparsegen.torch._apply import check_control, check_mask, check_scores
+
+HOURGLASS = MAPS["sparsehourglass"]
+
+
+class Shares(NamedTuple):
+    """A target beside its scores: dense, or as it was read on the CPU."""
+
+    eta: Tensor | None
+    """(..., K); None where `csr` says all."""
+    csr: Target | None
+    counted: Tensor | None
+    """Rows that count for the loss; None: all."""
+
+    def dense(self, z: Tensor) -> Tensor:
+        """Return eta beside the scores."""
+        if self.eta is not None:
+            return self.eta
+        assert self.csr is not None  # one of the two is there
+        eta = torch.from_numpy(self.csr.dense(z.shape[-1], "float64"))
+        return eta.reshape(z.shape).to(z.dtype if z.dtype.itemsize > 2 else torch.float32)
+
+
+@torch.library.custom_op("sparsegen::hinge", mutates_args=())
+def hinge_op(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    if not z.is_cpu:
+        return _reference.hinge_values(z, radius, labels, mask)
+    at = labels.reshape(-1, labels.shape[-1]).nonzero()
+    edges = torch.arange(labels.numel() // max(labels.shape[-1], 1) + 1)
+    value, slope, grad = _kernel.hinge(
+        z, radius, torch.searchsorted(at[:, 0].contiguous(), edges), at[:, 1].contiguous(), mask, True
+    )
+    assert grad is not None  # asked for
+    return value, slope, grad
+
+
+@hinge_op.register_fake
+def _(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    value = z.new_empty(z.shape[:-1], dtype=_reference.wide(z))
+    grad = z.new_empty(z.shape, dtype=torch.float64 if z.dtype == torch.float64 else torch.float32)
+    return value, torch.empty_like(value), grad
+
+
+@hinge_op.register_vmap
+def _(info: Any, in_dims: Any, z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Any, Any]:
+    n = info.batch_size
+    z, labels = _ops._whole(n, z, in_dims[0]), _ops._whole(n, labels, in_dims[2])
+    r = _ops._batched(n, z.dim() - 2, radius, in_dims[1])
+    return hinge_op(z, r, labels, _ops._batched(n, z.dim() - 1, mask, in_dims[3])), (0, 0, 0)
+
+
+class _Hinge(torch.autograd.Function):
+    """F with its slopes, the eager way."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, radius: Tensor, target: Target, mask: Tensor | None) -> Tensor:
+        labels = torch.from_numpy(target.indptr), torch.from_numpy(target.indices)
+        value, slope, grad = _kernel.hinge(z, radius, *labels, mask, ctx.needs_input_grad[0])
+        ctx.dtype, ctx.shape, ctx.radius_dtype = z.dtype, radius.shape, radius.dtype
+        ctx.save_for_backward(slope, grad)
+        return value
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
+        slope, grad = ctx.saved_tensors
+        to_z = to_r = None
+        if ctx.needs_input_grad[0]:
+            to_z = (v.to(grad.dtype).unsqueeze(-1) * grad).to(ctx.dtype)
+        if ctx.needs_input_grad[1]:
+            to_r = (v * slope).sum_to_size(ctx.shape).to(ctx.radius_dtype)
+        return to_z, to_r, None, None
+
+
+def _hinge(z: Tensor, radius: Tensor, target: Shares, mask: Tensor | None) -> Tensor:
+    """F(z, radius) of each row, differentiable in both."""
+    if target.csr is not None:
+        return _Hinge.apply(z, radius, target.csr, mask)
+    assert target.eta is not None  # one of the two is there
+    labels = target.eta != 0
+    value, slope, grad = hinge_op(z.detach(), radius.detach(), labels, mask)
+    safe = torch.where(_reference.hide(z, mask) == HIDDEN, 0.0, z)
+    change = ((safe - safe.detach()).to(grad.dtype) * grad).sum(-1) + slope * (radius - radius.detach())
+    return torch.where(labels.any(-1), value + change.to(value.dtype), torch.nan)
+
+
+def softmax_log(z: Tensor, target: Shares, control: Any, mask: Tensor | None) -> Tensor:
+    """KL divergence of softmax(z) from eta, row by row."""
+    eta, x = target.dense(z), _reference.hide(z if z.dtype.itemsize > 2 else z.float(), mask)
+    chosen = eta != 0  # NaN too
+    logs = torch.where(chosen, eta, 1.0).log()
+    each = torch.where(chosen, eta * (logs - torch.where(chosen, x, 0.0)), 0.0)
+    return torch.logsumexp(x, -1) + each.sum(-1)
+
+
+def sparsemax_huber(z: Tensor, target: Shares, lam: Tensor | float, mask: Tensor | None) -> Tensor:
+    """(p - eta).(z - T (p + eta)/2) with p = sparsegen_lin(z, lam) and T = 1 - lam, row by row."""
+    eta, x = target.dense(z), z if z.dtype.itemsize > 2 else z.float()
+    radius = 1 - lam
+    p = _ops.project(x, radius, -1, mask)
+    if isinstance(radius, Tensor):
+        radius = radius.to(x.dtype).expand(x.shape[:-1]).unsqueeze(-1)
+    hidden = _reference.hide(x, mask) == HIDDEN
+    top = torch.where(hidden, HIDDEN, x.detach()).amax(-1, keepdim=True)
+    shifted = torch.where(hidden, torch.where(eta > 0, torch.nan, 0.0), x - torch.where(top == HIDDEN, 0.0, top))
+    return ((p - eta) * (shifted - radius * (p + eta) / 2)).sum(-1)
+
+
+def sparsegen_hinge(z: Tensor, target: Shares, lam: Tensor | float, mask: Tensor | None) -> Tensor:
+    """F(z, T)/T with T = 1 - lam, row by row."""
+    if not isinstance(lam, Tensor):
+        lam = torch.full((), lam, dtype=_reference.wide(z), device=z.device)
+    return _hinge(z, 1 - lam, target, mask) / (1 - lam)
+
+
+def sparsehourglass_hinge(z: Tensor, target: Shares, q: Tensor | float, mask: Tensor | None) -> Tensor:
+    """F(z, r(z)) with the radius of sparsehourglass, row by row."""
+    radius = _ops.radius_of_mean(HOURGLASS, z, q, *_reference.row_means(z, -1, mask))
+    return _hinge(z, radius, target, mask)
+
+
+ROWS = {
+    "softmax_log": (softmax_log, "", False),
+    "sparsemax_huber": (sparsemax_huber, "lam", False),
+    "sparsegen_hinge": (sparsegen_hinge, "lam", True),
+    "sparsehourglass_hinge": (sparsehourglass_hinge, "q", True),
+}
+
+
+def _on_cpu(target: Any) -> Any:
+    """A target as NumPy or SciPy would have it, if its values can be looked at; else as it is."""
+    if not isinstance(target, Tensor):
+        return target
+    if target.layout in (torch.sparse_coo, torch.sparse_csr):
+        import scipy.sparse as sp
+
+        t = target.to_sparse_csr()
+        parts = t.values().numpy(), t.col_indices().numpy(), t.crow_indices().numpy()
+        return sp.csr_array(parts, shape=tuple(t.shape))
+    t = target.detach()
+    return (t.float() if t.dtype == torch.bfloat16 else t).numpy()
+
+
+def _by_formula(target: Tensor, z: Tensor, ignore_index: int, ignore_empty: bool) -> Shares:
+    """A target whose values are not looked at: a row that is none gives a NaN loss."""
+    wide = z.dtype if z.dtype.itemsize > 2 else torch.float32
+    if target.shape == z.shape[:-1] and not target.dtype.is_floating_point:
+        counted = target != ignore_index
+        classes = torch.arange(z.shape[-1], device=z.device)
+        return Shares((target.unsqueeze(-1) == classes).to(wide), None, counted)
+    if target.shape != z.shape:
+        wanted = f"{tuple(z.shape)} (multi-hot) or {tuple(z.shape[:-1])} (class indices, integers)"
+        _checks.fail(ValueError, "the shape of target", wanted, f"{tuple(target.shape)} of dtype {target.dtype}")
+    y = target.to(wide)
+    total = y.sum(-1, keepdim=True)
+    full = (total > 0).squeeze(-1) if ignore_empty else None
+    return Shares(y / (torch.where(total > 0, total, 1.0) if ignore_empty else total), None, full)
+
+
+def read_target(target: Any, z: Tensor, mask: Any, ignore_index: int, ignore_empty: bool, even: str) -> Shares:
+    """The target beside its scores, its values checked where they can be looked at."""
+    if not _ops._eager(z, None, mask) or (isinstance(target, Tensor) and not _ops._eager(target, None, None)):
+        if not isinstance(target, Tensor):
+            target = torch.as_tensor(target.toarray() if hasattr(target, "toarray") else target)
+        target = target.to_dense() if target.layout != torch.strided else target
+        return _by_formula(target.to(z.device), z, ignore_index, ignore_empty)
+    found = read(_on_cpu(target), z.shape, ignore_index=ignore_index, ignore_empty=ignore_empty, even=even)
+    _check_labels(found, z.detach(), mask)
+    counted = None if found.counted is None else torch.from_numpy(found.counted).reshape(z.shape[:-1])
+    return Shares(None, found, counted)
+
+
+def _check_labels(target: Target, z: Tensor, mask: Tensor | None) -> None:
+    rows, labels = torch.from_numpy(target.rows()), torch.from_numpy(target.indices)
+    hidden = z.reshape(-1, z.shape[-1])[rows, labels] == HIDDEN
+    if mask is not None:
+        hidden |= ~mask.expand(z.shape).reshape(-1, z.shape[-1])[rows, labels]
+    if hidden.any():
+        at = int(hidden.nonzero()[0])
+        _checks.hidden_label(int(rows[at]), int(labels[at]))
+
+
+def _weights(weight: Any, z: Tensor, counted: Tensor | None) -> Tensor | None:
+    """One weight a row, 0 where it does not count; None: all 1."""
+    if weight is None:
+        return None if counted is None else counted.to(_reference.wide(z))
+    w = torch.as_tensor(weight, device=z.device).to(_reference.wide(z))
+    _checks.broadcasts("weight", w.shape, z.shape[:-1], "the scores' shape without the class axis")
+    if _ops._eager(w, None, None) and not bool(((w >= 0) & (w < torch.inf)).all()):
+        _checks.fail(ValueError, "weight", "finite and not negative", w[~((w >= 0) & (w < torch.inf))][0].item())
+    w = w.expand(z.shape[:-1])
+    return w if counted is None else torch.where(counted, w, 0.0)
+
+
+def _reduce(rows: Tensor, w: Tensor | None, reduction: str) -> Tensor:
+    if w is None:
+        if reduction == "none":
+            return rows
+        return rows.sum() / max(rows.numel(), 1) if reduction == "mean" else rows.sum()
+    rows = torch.where(w > 0, rows, 0.0) * w
+    if reduction == "none":
+        return rows
+    return rows.sum() / torch.where(w.sum() > 0, w.sum(), 1.0) if reduction == "mean" else rows.sum()
+
+
+def apply(
+    name: str, scores: Any, target: Any, control: Any, mask: Any, weight: Any, reduction: str, ignore_index: int,
+    ignore_empty: bool,
+) -> Tensor:  # fmt: skip
+    """Apply the loss called `name`."""
+    rows, key, even = ROWS[name]
+    z, _ = check_scores(scores, -1)
+    mask = check_mask(mask, z)
+    _checks.reduction_name(reduction)
+    if key:
+        control = check_control(key, control, z, -1, _checks.LOSS_CONDITIONS)
+    shares = read_target(target, z, mask, ignore_index, ignore_empty, f"{name}_loss" if even else "")
+    w = _weights(weight, z, shares.counted)
+    if w is not None:  # a row that does not count has no gradient, whatever its scores
+        z = torch.where((w > 0).unsqueeze(-1), z, 0.0)
+    found = _reduce(rows(z, shares, control, mask).to(_reference.wide(z)), w, reduction)
+    return found.to(z.dtype if z.dtype.itemsize > 2 else torch.float32)
