@@ -2,8 +2,8 @@
 
 Arguments and edge cases are those of :mod:`sparsegen`. Targets are tensors (dense or sparse) or SciPy sparse matrices.
 Their values are checked for plain CPU tensors; on other devices and inside compiled code looking would make torch wait,
-so a row whose target is none (no label, a label on a hidden entry) gives a NaN loss. The loss has the scores' dtype, and
-is float32 for float16 and bfloat16.
+so a row whose target is none (no label, a label on a hidden entry) gives a NaN loss. The loss has the scores' dtype,
+and is float32 for float16 and bfloat16.
 """
 
 from __future__ import annotations
