@@ -19,9 +19,9 @@ STEPS = [
     {"_checks", "_maps", "_core", "_rows", "_targets"},
     {"_numpy", "_control", "_functions", "_losses", "properties", "__init__"},
     {"torch"},
-    {"sklearn"},
+    {"sklearn", "_solver"},
     {"experiments"},
-    {"figures", "report", "explore", "tour"},
+    {"figures", "report", "explore", "tour", "reproduce"},
     {"cli", "__main__"},
 ]
 BASE = STEPS[0] | STEPS[1]

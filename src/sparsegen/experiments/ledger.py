@@ -1,0 +1,232 @@
+"""The ledger: what the paper claims of multilabel learning, what was measured, the verdict; computed from Results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from sparsegen.experiments.results import Result
+
+HOLDS, PARTLY, NOT, UNKNOWN = "holds", "holds partly", "does not hold", "not measured"
+FEW, MANY = 4, 7  # mean numbers of labels called few and many
+CLOSE_F1, CLOSE_JSD = 0.02, 0.005  # differences too small to tell methods apart
+HINGES = ("sparsemax+hinge", "sparsehg+hinge")
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A claim, where the paper makes it, how it is judged, and what was found."""
+
+    claim: str
+    source: str
+    rule: str
+    measured: str
+    verdict: str
+
+
+class Table:
+    """The means of a synthetic Result by point and pair."""
+
+    def __init__(self, result: Result) -> None:
+        self.means = {
+            (row["setting"], row["value"], row["pair"], measure): row[measure][0]
+            for row in result.summary["table"]
+            for measure in ("f1", "jsd", "support")
+        }
+        self.points = sorted({key[:2] for key in self.means})
+
+    def gain(self, measure: str, pair: str, other: str, point: tuple[str, int]) -> float:
+        """By how much `pair` is ahead of `other`: above in F1, below in the others."""
+        difference = self.means[(*point, pair, measure)] - self.means[(*point, other, measure)]
+        return difference if measure == "f1" else -difference
+
+    def wins(self, measure: str, pairs: Iterable[str], other: str, points: Iterable[tuple[str, int]]) -> list[bool]:
+        """Tell for each point and pair whether it is ahead of `other`."""
+        return [self.gain(measure, pair, other, point) > 0 for point in points for pair in pairs]
+
+    def few(self) -> list[tuple[str, int]]:
+        """Return the points with few labels."""
+        return [point for point in self.points if point[0] == "mean" and point[1] <= FEW]
+
+    def many(self) -> list[tuple[str, int]]:
+        """Return the points with many labels."""
+        return [point for point in self.points if point[0] == "mean" and point[1] >= MANY]
+
+
+def _by_share(wins: list[bool], *, most: bool = False) -> tuple[str, str]:
+    """Verdict and text for a claim about all comparisons, or about most of them."""
+    share = sum(wins) / len(wins)
+    text = f"in {sum(wins)} of {len(wins)} comparisons"
+    holds, partly = (0.5, 0.25) if most else (1.0, 0.5)
+    enough = share > holds if most else share >= holds
+    return text, HOLDS if enough else PARTLY if share >= partly else NOT
+
+
+def _better_f1(table: Table) -> tuple[str, str]:
+    text, verdict = _by_share(table.wins("f1", HINGES, "sparsemax+huber", table.points))
+    few = table.wins("f1", HINGES, "sparsemax+huber", table.few())
+    return f"better {text}; with at most {FEW} labels on average in {sum(few)} of {len(few)}", verdict
+
+
+def _more_when_sparse(table: Table) -> tuple[str, str]:
+    if not table.few() or not table.many():
+        return "needs points with few and with many labels", UNKNOWN
+    gains = [
+        sum(table.gain("f1", pair, "sparsemax+huber", point) for point in points for pair in HINGES)
+        / (len(points) * len(HINGES))
+        for points in (table.few(), table.many())
+    ]
+    text = f"F1 gain {gains[0]:+.3f} with few labels, {gains[1]:+.3f} with many"
+    return text, HOLDS if gains[0] > max(gains[1], 0) else NOT
+
+
+def _sparser(table: Table) -> tuple[str, str]:
+    mean = [point for point in table.points if point[0] == "mean"]
+    text, verdict = _by_share(table.wins("support", HINGES, "sparsemax+huber", mean))
+    few = table.wins("support", HINGES, "sparsemax+huber", table.few())
+    return f"sparser {text}; with at most {FEW} labels on average in {sum(few)} of {len(few)}", verdict
+
+
+def _hourglass_f1(table: Table) -> tuple[str, str]:
+    gains = [table.gain("f1", "sparsehg+hinge", "sparsemax+hinge", point) for point in table.points]
+    text, verdict = _by_share([gain > 0 for gain in gains], most=True)
+    return f"better {text}; by {sum(gains) / len(gains):+.4f} on average", verdict
+
+
+def _jsd_softmax(table: Table) -> tuple[str, str]:
+    text, verdict = _by_share(table.wins("jsd", HINGES, "softmax+log", table.points))
+    return f"lower {text}", verdict
+
+
+def _jsd_huber(table: Table) -> tuple[str, str]:
+    others = ("softmax+log", *HINGES)
+    best = [all(table.gain("jsd", "sparsemax+huber", pair, point) >= 0 for pair in others) for point in table.points]
+    text, verdict = _by_share(best, most=True)
+    return f"lowest of the four {text}", verdict
+
+
+def _jsd_few(table: Table) -> tuple[str, str]:
+    gains = [table.gain("jsd", pair, "sparsemax+huber", point) for point in table.few() for pair in HINGES]
+    if not gains:
+        return "needs points with few labels", UNKNOWN
+    text, verdict = _by_share([gain >= -CLOSE_JSD for gain in gains])
+    return f"lower or within {CLOSE_JSD} {text}; gain {sum(gains) / len(gains):+.4f} on average", verdict
+
+
+def _jsd_order(table: Table) -> tuple[str, str]:
+    first = table.wins("jsd", ["sparsehg+hinge"], "sparsemax+hinge", table.points)
+    then = table.wins("jsd", ["sparsemax+hinge"], "softmax+log", table.points)
+    verdicts = [_by_share(wins, most=True)[1] for wins in (first, then)]
+    text = f"first step in {sum(first)} of {len(first)} points, second in {sum(then)} of {len(then)}"
+    return text, HOLDS if verdicts == [HOLDS, HOLDS] else PARTLY if HOLDS in verdicts else NOT
+
+
+SYNTHETIC: list[tuple[str, str, str, Callable[[Table], tuple[str, str]]]] = [
+    (
+        "Both hinge pairs have a better F-score than sparsemax+huber in all three settings",
+        "Sec. 6.1.1",
+        "holds if at every point, partly from half of them",
+        _better_f1,
+    ),
+    (
+        "... especially where label distributions are sparser",
+        "Sec. 6.1.1",
+        "holds if the mean gain is positive and larger with few labels",
+        _more_when_sparse,
+    ),
+    (
+        "sparsehg+hinge has a better F-score than sparsemax+hinge in most cases",
+        "Sec. 6.1.1",
+        "holds above half of the points, partly from a quarter",
+        _hourglass_f1,
+    ),
+    (
+        "The hinge losses give sparser outputs than huber",
+        "Sec. 6.1.1, Fig. sparsity",
+        "holds if at every mean number of labels, partly from half",
+        _sparser,
+    ),
+    (
+        "The hinge pairs have a better JSD than softmax+log",
+        "Sec. 6.1.1",
+        "holds if at every point, partly from half",
+        _jsd_softmax,
+    ),
+    (
+        "sparsemax+huber has overall the best JSD",
+        "App. JSD",
+        "holds above half of the points, partly from a quarter",
+        _jsd_huber,
+    ),
+    (
+        "With few labels the hinge pairs' JSD is as good as that of sparsemax+huber",
+        "App. JSD",
+        f"holds if never worse by more than {CLOSE_JSD}",
+        _jsd_few,
+    ),
+    (
+        "JSD of sparsehg+hinge is in general better than of sparsemax+hinge, and that than of softmax+log",
+        "App. JSD",
+        "each step above half of the points; partly if one is",
+        _jsd_order,
+    ),
+]
+
+
+def _equivalence(result: Result) -> Entry:
+    found = result.summary["equivalence"]
+    scaled, same = found["equal_scaled_penalty"], found["equal_same_penalty"]
+    text = (
+        f"{scaled:.2%} of label decisions equal with the penalty scaled by 1/(1 - lam)^2, {same:.2%} with the same one"
+    )
+    verdict = HOLDS if min(scaled, same) >= 0.999 else PARTLY if max(scaled, same) >= 0.99 else NOT
+    claim = "sparsegen-lin with its hinge loss produces the same result as sparsemax+hinge"
+    rule = "holds from 99.9 % equal decisions under both penalties, partly from 99 % under one"
+    return Entry(claim, "Sec. 6.1", rule, text, verdict)
+
+
+def _cells(table: list[dict[str, Any]]) -> Entry:
+    beside = [row for row in table if "paper" in row]
+    near = [row for row in beside if row["difference"] >= -CLOSE_F1]
+    short = ", ".join(f"{row['name']} {row['pair']} {row['f1']:.3f} (paper {row['paper']:.2f})" for row in beside
+                      if row not in near)  # fmt: skip
+    text = f"{len(near)} of {len(beside)} cells within {CLOSE_F1} or better" + (f"; short: {short}" if short else "")
+    verdict = HOLDS if len(near) == len(beside) else PARTLY if 2 * len(near) >= len(beside) else NOT
+    return Entry(
+        "F-scores of Table real data", "App. Real Datasets", "holds if every cell is, partly from half", text, verdict
+    )
+
+
+def _spread(table: list[dict[str, Any]]) -> Entry:
+    spread: dict[str, float] = {}
+    for name in dict.fromkeys(row["name"] for row in table if "paper" in row):
+        scores = [row["f1"] for row in table if row["name"] == name]
+        spread[name] = max(scores) - min(scores)
+    text = "; ".join(f"{name}: best and worst {gap:.3f} apart" for name, gap in spread.items())
+    wide = max(spread.values())
+    verdict = HOLDS if wide <= 0.05 else PARTLY if min(spread.values()) <= 0.05 else NOT
+    rule = "holds if no more than 0.05 apart, partly if so on one set"
+    return Entry("All methods give comparable results on the real sets", "Sec. 6.1.2", rule, text, verdict)
+
+
+def _hinge_or_huber(table: list[dict[str, Any]]) -> Entry:
+    scores = {(row["name"], row["pair"]): row["f1"] for row in table}
+    names = list(dict.fromkeys(name for name, _ in scores))
+    wins = [scores[name, pair] > scores[name, "sparsemax+huber"] for name in names for pair in HINGES]
+    text, verdict = _by_share(wins)
+    rule = "holds if in every comparison, partly from half"
+    return Entry("Hinge losses work better than huber losses (real data)", "Sec. 4", rule, f"better F1 {text}", verdict)
+
+
+def ledger(result: Result) -> list[Entry]:
+    """Return the claims that a Result speaks of, with their verdicts."""
+    if result.experiment == "real":
+        table = result.summary["table"]
+        beside = any("paper" in row for row in table)
+        return ([_cells(table), _spread(table)] if beside else []) + [_hinge_or_huber(table)]
+    if result.experiment == "synthetic":
+        table = Table(result)
+        found = [Entry(claim, source, rule, *judge(table)) for claim, source, rule, judge in SYNTHETIC]
+        return [*found, _equivalence(result)]
+    return []

@@ -1,0 +1,116 @@
+"""`sparsegen reproduce`: run an experiment, save its Result and figures, and show tables and ledger."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.table import Table
+
+from sparsegen.experiments.results import Result
+
+VERDICT_STYLES = {"holds": "green", "holds partly": "yellow", "does not hold": "red", "not measured": "dim"}
+
+
+def table(title: str, *columns: str) -> Table:
+    """Make a table whose first column is text and the others numbers, narrow enough for 80 characters."""
+    made = Table(title=title, title_justify="left", box=SIMPLE_HEAD, padding=(0, 1), title_style="bold")
+    for i, name in enumerate(columns):
+        made.add_column(name, justify="right" if i else "left", no_wrap=True)
+    return made
+
+
+def _ledger_table(result: Result) -> Table:
+    from sparsegen.experiments.ledger import ledger
+
+    made = Table(title="Ledger: what the paper claims, what was measured", title_justify="left", box=SIMPLE_HEAD,
+                 title_style="bold", padding=(0, 1))  # fmt: skip
+    for name in ("claim", "measured", "verdict"):
+        made.add_column(name)
+    for entry in ledger(result):
+        style = VERDICT_STYLES[entry.verdict]
+        made.add_row(f"{entry.claim} ({entry.source})", entry.measured, f"[{style}]{entry.verdict}[/{style}]")
+    return made
+
+
+def _synthetic_table(result: Result, measure: str, title: str) -> Table:
+    """One line a point, one column a pair: the mean and half the width of its confidence interval."""
+    lines: dict[tuple[str, Any], dict[str, str]] = {}
+    for row in result.summary["table"]:
+        mean, low, high = row[measure]
+        digits = 2 if measure == "support" else 3
+        text = f"{mean:.{digits}f} ±{(high - low) / 2:.{digits}f}"
+        lines.setdefault((row["setting"], row["value"]), {})[row["pair"]] = text
+    pairs = result.config["pairs"]
+    made = table(title, "setting", *(pair.replace("+", "\n+") for pair in pairs))
+    for (setting, value), found in lines.items():
+        made.add_row(f"{setting} {value}", *(found[pair] for pair in pairs))
+    return made
+
+
+def _real_table(result: Result) -> Table:
+    made = table("Micro F1 on real data, beside the paper", "set", "pair", "F1", "paper", "support", "relative gap")
+    made.columns[1].justify = "left"
+    last = ""
+    for row in result.summary["table"]:
+        paper = f"{row['paper']:.2f}" if "paper" in row else ""
+        name = "" if row["name"] == last else row["name"]
+        last = row["name"]
+        made.add_row(name, row["pair"], f"{row['f1']:.3f}", paper, f"{row['support']:.2f}", f"{row['gap']:.0e}")
+    return made
+
+
+def show(result: Result, console: Console) -> None:
+    """Print the tables and the ledger of a Result."""
+    if result.experiment == "real":
+        console.print(_real_table(result))
+    else:
+        titles = {"f1": "Micro F1", "jsd": "Jensen-Shannon divergence (nats)", "support": "Nonzero probabilities"}
+        for measure, title in titles.items():
+            bands = f"{title}: mean over {result.config['seeds']} seeds, 95 % interval"
+            console.print(_synthetic_table(result, measure, bands))
+    console.print(_ledger_table(result))
+    gap = result.summary["largest_gap"]
+    console.print(
+        f"Every fit is within {gap:.1e} (relative) of the convex optimum, by its duality gap.", highlight=False
+    )
+
+
+def _watched(console: Console, title: str, work: Callable[[Callable[..., None]], Result]) -> Result:
+    """Run `work` with a progress bar; a sweep that follows another starts the bar anew."""
+    columns = (TextColumn(title), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task(title)
+
+        def moved(done: int, total: int, cell: Any, seconds: float) -> None:
+            progress.update(task, completed=done, total=total)
+
+        return work(moved)
+
+
+def _figures(result: Result, folder: Path) -> list[Path]:
+    from sparsegen import figures
+
+    return figures.synthetic(result, folder) if result.experiment == "synthetic" else []
+
+
+def run(experiment: str, *, out: Path, data: Path | None, console: Console, **options: Any) -> Result:
+    """Run an experiment, resuming what an earlier run left in `out`; save, draw and show it."""
+    from sparsegen.experiments import real, synthetic
+
+    if data is not None:
+        os.environ["SPARSEGEN_DATA"] = str(data.resolve())  # workers read it too
+    module: Any = {"synthetic": synthetic, "real": real}[experiment]
+    folder = out / experiment
+    result = _watched(console, experiment, lambda moved: module.run(store=folder, progress=moved, **options))
+    path = out / f"{experiment}.json"
+    result.save(path)
+    show(result, console)
+    for written in [path, *_figures(result, folder)]:
+        console.print(f"wrote {written}", highlight=False, soft_wrap=True)
+    return result

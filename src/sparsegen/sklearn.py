@@ -1,0 +1,502 @@
+"""A scikit-learn classifier that predicts label sets without a threshold."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from hashlib import blake2b
+from numbers import Integral, Real
+from typing import Any, NamedTuple
+
+import numpy as np
+
+try:
+    import scipy.sparse as sp
+    from scipy.special import logsumexp
+    from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+    from sklearn.exceptions import ConvergenceWarning
+    from sklearn.model_selection import train_test_split
+    from sklearn.preprocessing import MultiLabelBinarizer
+    from sklearn.utils import check_random_state, column_or_1d
+    from sklearn.utils._param_validation import Interval, StrOptions
+    from sklearn.utils.multiclass import check_classification_targets
+    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
+except ImportError as error:
+    raise ImportError(
+        "sparsegen.sklearn needs scikit-learn 1.6 or newer, which is not installed: pip install 'sparsegen[sklearn]'."
+    ) from error
+
+import sparsegen
+from sparsegen import _losses, _solver
+from sparsegen._checks import fail
+from sparsegen._targets import Target, read
+
+# The loss of each map under each name; "auto" is the first.
+LOSSES = {
+    "sparsemax": {"hinge": "sparsegen_hinge", "huber": "sparsemax_huber"},
+    "sparsegen_lin": {"hinge": "sparsegen_hinge", "huber": "sparsemax_huber"},
+    "sparsehourglass": {"hinge": "sparsehourglass_hinge"},
+    "softmax": {"log": "softmax_log"},
+}
+BATCH = 64  # rows of one step of partial_fit
+RATE = 0.5  # of its steps
+
+
+def best_threshold(Y: Any, P: Any) -> float:
+    """Return the p0 for which the labels ``P > p0`` have the best micro F1, over all thresholds there are.
+
+    Parameters
+    ----------
+    Y : array or sparse matrix (n, K)
+        Label sets, as an indicator.
+    P : array (n, K)
+        Probabilities.
+
+    Examples
+    --------
+    >>> best_threshold([[1, 0, 1], [0, 1, 0]], [[0.5, 0.1, 0.4], [0.15, 0.6, 0.25]])
+    0.325
+    """
+    true = (Y.toarray() if sp.issparse(Y) else np.asarray(Y)).astype(bool).ravel()
+    p = np.asarray(P, np.float64).ravel()
+    order = np.argsort(-p, kind="stable")
+    p, hits = p[order], np.cumsum(true[order])
+    f1 = 2 * hits / (np.arange(1, len(p) + 1) + true.sum())
+    cut = np.append(p[1:] < p[:-1], True)  # a threshold lies between different numbers only
+    at = int(np.argmax(np.where(cut, f1, -1.0)))
+    return float((p[at] + (p[at + 1] if at + 1 < len(p) else 0.0)) / 2)
+
+
+class Labels(NamedTuple):
+    """What the caller gave as `y`: label sets as a CSR indicator, and the form to give predictions in."""
+
+    Y: sp.csr_array
+    classes: np.ndarray
+    form: str  # "indicator", "sparse", "classes" or "sets"
+
+
+def _are_sets(y: Any) -> bool:
+    """Is `y` a sequence of label sets? Rows of equal length that hold only 0 and 1 are an indicator."""
+    if not isinstance(y, Sequence) or isinstance(y, str) or len(y) == 0:
+        return False
+    if all(isinstance(row, (set, frozenset, tuple)) for row in y):
+        return True
+    if not all(isinstance(row, list) for row in y):
+        return False
+    same = len({len(row) for row in y}) == 1
+    return not (same and all(entry in (0, 1) for row in y for entry in row))
+
+
+def _read_sets(y: Any, classes: np.ndarray | None) -> Labels:
+    binarizer = MultiLabelBinarizer(classes=None if classes is None else list(classes), sparse_output=True)
+    binarizer.fit(y)
+    unknown = set().union(*map(set, y)) - set(binarizer.classes_)
+    if unknown:
+        fail(ValueError, "y", f"made of the classes {list(binarizer.classes_)}", f"the label {sorted(unknown)[0]!r}")
+    return Labels(sp.csr_array(binarizer.transform(y)), binarizer.classes_, "sets")
+
+
+def _read_indicator(y: Any, classes: np.ndarray | None) -> Labels:
+    form = "sparse" if sp.issparse(y) else "indicator"
+    Y: Any = sp.csr_array(y, copy=True) if sp.issparse(y) else y
+    values = Y.data if sp.issparse(Y) else Y
+    if values.dtype.kind not in "biuf":
+        fail(
+            TypeError, "y", "an indicator of 0 and 1, class labels, or label sets", f"a matrix of dtype {values.dtype}"
+        )
+    wrong = ~((values == 0) | (values == 1))
+    if wrong.any():
+        fail(ValueError, "y", "0 or 1 in every entry of the indicator", values[wrong].flat[0])
+    Y = sp.csr_array(Y, dtype=np.int8)
+    Y.sum_duplicates()
+    Y.eliminate_zeros()
+    columns = np.arange(Y.shape[1]) if classes is None else classes
+    if len(columns) != Y.shape[1]:
+        fail(ValueError, "y", f"an indicator of {len(columns)} columns, one a class", f"{Y.shape[1]}")
+    return Labels(Y, columns, form)
+
+
+def _read_classes(y: Any, classes: np.ndarray | None) -> Labels:
+    y = column_or_1d(y, warn=True)
+    check_classification_targets(y)
+    found, at = np.unique(y, return_inverse=True)
+    if classes is None:
+        classes = found
+    elif not np.isin(found, classes).all():
+        fail(ValueError, "y", f"among the classes {list(classes)}", found[~np.isin(found, classes)][0])
+    else:
+        order = np.argsort(classes)
+        at = order[np.searchsorted(classes, found, sorter=order)][at]
+    ones = np.ones(len(y), np.int8)
+    return Labels(sp.csr_array((ones, (np.arange(len(y)), at)), shape=(len(y), len(classes))), classes, "classes")
+
+
+def _row_bytes(matrix: Any, row: int) -> bytes:
+    if not sp.issparse(matrix):
+        return matrix[row].tobytes()
+    at = slice(matrix.indptr[row], matrix.indptr[row + 1])
+    return matrix.indices[at].astype(np.int64).tobytes() + matrix.data[at].tobytes()
+
+
+def _merged(X: Any, Y: sp.csr_array, weight: np.ndarray) -> tuple[Any, sp.csr_array, np.ndarray]:
+    """Merge equal rows and bring them in an order of their own.
+
+    The fit then has the same bits for any order of the rows, and for a weight of 2 or a row that is given twice.
+    """
+    if sp.issparse(X) and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    rows = [blake2b(_row_bytes(X, i) + b"|" + _row_bytes(Y, i), digest_size=16).digest() for i in range(X.shape[0])]
+    _, first, at = np.unique(np.array(rows, "S16"), return_index=True, return_inverse=True)
+    return X[first], Y[first], np.bincount(at, weight, len(first))
+
+
+def read_labels(y: Any, classes: np.ndarray | None = None) -> Labels:
+    """Read `y` in any of its forms; `classes` are those that are known already.
+
+    >>> read_labels([("rain", "wind"), ("sun",)]).classes
+    array(['rain', 'sun', 'wind'], dtype=object)
+    """
+    if y is None:
+        raise ValueError("This estimator requires y to be passed, but the target y is None.")
+    if _are_sets(y):
+        return _read_sets(y, classes)
+    if not sp.issparse(y):
+        y = np.asarray(y)
+    if sp.issparse(y) or (y.ndim == 2 and y.shape[1] != 1):
+        return _read_indicator(y, classes)
+    return _read_classes(y, classes)
+
+
+class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
+    r"""Linear classifier for label sets: trained with a convex loss, it predicts the nonzero entries of a sparse map.
+
+    .. math:: \min_{W} \frac{1}{\sum_i s_i} \sum_i s_i L(W x_i, y_i) + \frac{\alpha}{2} \|W\|^2
+
+    The intercept is the weight of a constant feature and is penalised like the others: the dual of the problem is then
+    a closed form, and :attr:`gap_` tells how far from the optimum the model can be. Standardise the features.
+
+    Parameters
+    ----------
+    mapping : {"sparsehourglass", "sparsemax", "sparsegen_lin", "softmax"}
+        From scores to probabilities. Softmax has no zeros: labels are those above a threshold.
+    loss : {"auto", "hinge", "huber", "log"}
+        "hinge" for the sparse maps, "huber" for sparsemax and sparsegen_lin, "log" for softmax. "auto": hinge, or log.
+    lam : float, below 1
+        Control of sparsegen_lin.
+    q : float, positive
+        Control of sparsehourglass.
+    alpha : float, positive
+        Penalty.
+    fit_intercept : bool
+        Add a constant feature.
+    threshold : "auto" or float
+        For softmax: predict labels with a probability above it. "auto" holds a part of the rows out, takes the
+        threshold with the best micro F1 there, and then fits to all rows.
+    validation_fraction : float
+        Size of that part.
+    empty : {"ignore", "raise"}
+        What to do with rows without labels: leave them out of the training, or refuse them. No map returns the empty
+        set.
+    tol : float
+        Stop when the duality gap is at most this share of the objective.
+    max_iter : int
+        Iterations after which to stop with a warning.
+    warm_start : bool
+        Start from the last fit's coefficients, if shapes agree.
+    random_state : int, RandomState or None
+        For the rows that are held out, and their order in partial_fit.
+
+    Attributes
+    ----------
+    coef_ : array (K, d)
+    intercept_ : array (K,)
+    classes_ : array (K,)
+        Labels of the columns; for an indicator, their numbers.
+    gap_ : float
+        Relative duality gap that was reached.
+    objective_, dual_objective_ : float
+        Value of the problem and the lower bound on its minimum.
+    threshold_ : float
+        Threshold above which a label is predicted; 0 for the sparse maps.
+    n_iter_ : int
+    n_features_in_, feature_names_in_
+        As everywhere in scikit-learn.
+
+    Notes
+    -----
+    `y` may be an indicator (n, K), dense or sparse; class labels (n,), one for each row (a single column counts as
+    such); or a sequence of label sets of any type (tuples, sets, lists), as MultiLabelBinarizer takes them. predict
+    answers in the same form; for one class label a row it gives the most probable class. A label that no training row
+    has is learned from its absence alone. `score` is the share of rows whose whole label set is right; for micro F1 use
+    ``scoring="f1_micro"`` with an indicator.
+
+    Examples
+    --------
+    >>> from sparsegen.sklearn import SparseMultilabelClassifier
+    >>> X = [[0.0, 1.0], [1.0, 0.0], [1.0, 1.0], [0.0, 0.9], [0.9, 0.1], [0.9, 0.9]]
+    >>> y = [("wind",), ("rain",), ("rain", "wind"), ("wind",), ("rain",), ("rain", "wind")]
+    >>> model = SparseMultilabelClassifier(alpha=1e-3).fit(X, y)
+    >>> model.predict([[0.1, 1.0], [1.0, 1.0]])
+    [('wind',), ('rain', 'wind')]
+    >>> model.predict_proba([[1.0, 1.0]]).round(2)
+    array([[0.5, 0.5]])
+    """
+
+    _parameter_constraints: dict = {  # noqa: RUF012
+        "mapping": [StrOptions(set(LOSSES))],
+        "loss": [StrOptions({"auto", "hinge", "huber", "log"})],
+        "lam": [Interval(Real, None, 1, closed="neither")],
+        "q": [Interval(Real, 0, None, closed="right")],
+        "alpha": [Interval(Real, 0, None, closed="neither")],
+        "fit_intercept": ["boolean"],
+        "threshold": [StrOptions({"auto"}), Interval(Real, 0, 1, closed="both")],
+        "validation_fraction": [Interval(Real, 0, 1, closed="neither")],
+        "empty": [StrOptions({"ignore", "raise"})],
+        "tol": [Interval(Real, 0, None, closed="neither")],
+        "max_iter": [Interval(Integral, 1, None, closed="left")],
+        "warm_start": ["boolean"],
+        "random_state": ["random_state"],
+    }
+
+    def __init__(
+        self, mapping: str = "sparsehourglass", loss: str = "auto", *, lam: float = 0.0, q: float = 1.0,
+        alpha: float = 1e-3, fit_intercept: bool = True, threshold: Any = "auto", validation_fraction: float = 0.2,
+        empty: str = "ignore", tol: float = 1e-3, max_iter: int = 10_000, warm_start: bool = False,
+        random_state: Any = None,
+    ) -> None:  # fmt: skip
+        self.mapping = mapping
+        self.loss = loss
+        self.lam = lam
+        self.q = q
+        self.alpha = alpha
+        self.fit_intercept = fit_intercept
+        self.threshold = threshold
+        self.validation_fraction = validation_fraction
+        self.empty = empty
+        self.tol = tol
+        self.max_iter = max_iter
+        self.warm_start = warm_start
+        self.random_state = random_state
+
+    def __sklearn_tags__(self) -> Any:
+        """Return what scikit-learn's tools may give to this estimator."""
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.multi_label = True
+        tags.input_tags.sparse = True
+        return tags
+
+    def _loss_name(self) -> str:
+        losses = LOSSES[self.mapping]
+        name = next(iter(losses)) if self.loss == "auto" else self.loss
+        if name not in losses:
+            fail(ValueError, f"the loss of {self.mapping}", "one of " + ", ".join(map(repr, losses)), repr(name))
+        return losses[name]
+
+    def _control(self, loss: str) -> float:
+        if self.mapping == "sparsemax":
+            return 0.0
+        return float({"lam": self.lam, "q": self.q, "": 0.0}[_losses.LOSSES[loss].control])
+
+    def _problem(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> _solver.Problem:
+        """The rows that take part, as a problem for the solver."""
+        kept = weight > 0
+        size = np.diff(Y.indptr)
+        if self.empty == "raise" and (kept & (size == 0)).any():
+            row = int(np.argmax(kept & (size == 0)))
+            fail(
+                ValueError,
+                f"row {row} of y",
+                "a set of at least one label (empty='ignore' leaves such rows out)",
+                "none",
+            )
+        kept &= size > 0
+        if not kept.any():
+            fail(ValueError, "y", "labels for at least one row of positive weight", "none")
+        if not kept.all():
+            X, Y, weight = X[kept], Y[kept], weight[kept]
+        loss = self._loss_name()
+        target: Target = read(Y, Y.shape)
+        options = (loss, self._control(loss), float(self.alpha), weight, bool(self.fit_intercept))
+        return _solver.Problem(X, target, Y.shape[1], *options)
+
+    def _start(self, shape: tuple[int, int]) -> np.ndarray | None:
+        """The last fit's weights, if they are wanted and fit."""
+        if not self.warm_start or not hasattr(self, "coef_"):
+            return None
+        W = self.coef_.T if not self.fit_intercept else np.vstack([self.coef_.T, self.intercept_])
+        return np.array(W) if W.shape == shape else None
+
+    def _solve(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> _solver.Solution:
+        problem = self._problem(*_merged(X, Y, weight))
+        return _solver.solve(problem, self._start(problem.shape), float(self.tol), int(self.max_iter))
+
+    def _tune(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> float:
+        """The softmax's threshold with the best micro F1 on rows that are held out."""
+        if self.mapping != "softmax":
+            return 0.0
+        if self.threshold != "auto":
+            return float(self.threshold)
+        seen = np.flatnonzero((np.diff(Y.indptr) > 0) & (weight > 0))
+        if len(seen) < 2:
+            return 0.5
+        train, rest = train_test_split(
+            seen, test_size=self.validation_fraction, random_state=check_random_state(self.random_state)
+        )
+        part = self._solve(X[train], Y[train], weight[train])
+        scores = X[rest] @ part.weights[: X.shape[1]] + (part.weights[-1] if self.fit_intercept else 0.0)
+        return best_threshold(Y[rest], self._map(np.asarray(scores)))
+
+    def _check(self, X: Any, y: Any, sample_weight: Any, reset: bool, classes: Any) -> tuple[Any, Labels, np.ndarray]:
+        """Everything about the input that can be wrong; nothing of the estimator is changed but what `reset` names."""
+        self._loss_name()
+        labels = read_labels(y, classes)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=reset)
+        if X.shape[0] != labels.Y.shape[0]:
+            raise ValueError(
+                f"Found input variables with inconsistent numbers of samples: [{X.shape[0]}, {labels.Y.shape[0]}]"
+            )
+        if labels.form == "classes" and len(labels.classes) < 2:
+            fail(ValueError, "y", "of at least two classes", f"one class, {labels.classes[0]!r}")
+        weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        return X, labels, weight
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> SparseMultilabelClassifier:
+        """Fit the model to the optimum. Whatever fails leaves the estimator as it was.
+
+        Parameters
+        ----------
+        X : array or sparse matrix (n, d)
+        y : indicator (n, K), class labels (n,) or n label sets
+        sample_weight : array (n,)
+            Weights of the rows.
+        """
+        before = dict(self.__dict__)
+        try:
+            X, labels, weight = self._check(X, y, sample_weight, True, None)
+            threshold = self._tune(X, labels.Y, weight) if labels.form != "classes" else 0.0
+            found = self._solve(X, labels.Y, weight)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        self._keep(found.weights, X.shape[1])
+        self.classes_, self._form, self.threshold_ = labels.classes, labels.form, threshold
+        self.gap_, self.objective_, self.dual_objective_ = found.gap, found.primal, found.dual
+        self.n_iter_ = found.n_iter
+        self.__dict__.pop("_stream", None)
+        if not found.converged:
+            warnings.warn(
+                f"the optimum was not reached: after {found.n_iter} iterations the relative duality gap is "
+                f"{found.gap:.1e}, more than tol = {self.tol:g}. Increase max_iter or alpha, or standardise the "
+                "features.",
+                ConvergenceWarning,
+                stacklevel=2,
+            )
+        return self
+
+    def _keep(self, W: np.ndarray, d: int) -> None:
+        self.coef_ = np.ascontiguousarray(W[:d].T)
+        self.intercept_ = W[d].copy() if self.fit_intercept else np.zeros(W.shape[1])
+
+    @_fit_context(prefer_skip_nested_validation=True)
+    def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> SparseMultilabelClassifier:
+        """Move the model by one pass over these rows: steps along subgradients, scaled by AdaGrad, averaged.
+
+        The model after a stream is near the optimum, not at it, and has no gap. After `fit` it goes on from there.
+
+        Parameters
+        ----------
+        classes : sequence
+            All labels there will be, in the first call; for an indicator they may be left out.
+        """
+        before = dict(self.__dict__)
+        try:
+            first = not hasattr(self, "coef_")
+            known = (None if classes is None else np.asarray(classes)) if first else self.classes_
+            if not first and classes is not None and not np.array_equal(classes, self.classes_):
+                fail(ValueError, "classes", f"those of the first call, {list(self.classes_)}", list(classes))
+            X, labels, weight = self._check(X, y, sample_weight, first, known)
+            if first and classes is None and labels.form in ("classes", "sets"):
+                fail(ValueError, "classes", "given in the first call of partial_fit", None)
+            self._pass(X, labels, weight)
+        except BaseException:
+            self.__dict__.clear()
+            self.__dict__.update(before)
+            raise
+        return self
+
+    def _pass(self, X: Any, labels: Labels, weight: np.ndarray) -> None:
+        d, K = X.shape[1], labels.Y.shape[1]
+        if not hasattr(self, "_stream"):
+            W = np.zeros((d + bool(self.fit_intercept), K))
+            if hasattr(self, "coef_"):
+                W[:d] = self.coef_.T
+                W[d:] = self.intercept_
+            self._stream = {"W": W, "mean": W.copy(), "square": np.full_like(W, 1e-8), "t": 0}
+            self.threshold_ = 0.0 if self.mapping != "softmax" or self.threshold == "auto" else float(self.threshold)
+        state: dict[str, Any] = {key: np.array(value) for key, value in self._stream.items()}
+        rows = np.flatnonzero((np.diff(labels.Y.indptr) > 0) & (weight > 0))
+        order = check_random_state(self.random_state).permutation(rows)
+        for start in range(0, len(order), BATCH):
+            at = order[start : start + BATCH]
+            problem = self._problem(X[at], labels.Y[at], weight[at])
+            _, grad = problem.smoothed(state["W"].ravel(), 0.0)
+            grad = grad.reshape(state["W"].shape)
+            state["square"] += grad * grad
+            state["W"] = state["W"] - RATE * grad / np.sqrt(state["square"])
+            state["t"] = state["t"] + 1
+            # Later steps count more, so that the average forgets a bad start.
+            state["mean"] = state["mean"] + 2 * (state["W"] - state["mean"]) / (state["t"] + 1)
+        self._stream = state
+        self._keep(state["mean"], d)
+        self.classes_, self._form = labels.classes, labels.form
+        self.n_iter_ = int(state["t"])
+        for name in ("gap_", "objective_", "dual_objective_"):
+            self.__dict__.pop(name, None)
+
+    def _map(self, z: np.ndarray, return_info: bool = False) -> Any:
+        if self.mapping == "sparsehourglass":
+            return sparsegen.sparsehourglass(z, q=self.q, return_info=return_info)
+        if self.mapping == "sparsegen_lin":
+            return sparsegen.sparsegen_lin(z, lam=self.lam, return_info=return_info)
+        mapping = sparsegen.sparsemax if self.mapping == "sparsemax" else sparsegen.softmax
+        return mapping(z, return_info=return_info)
+
+    def _scores(self, X: Any) -> np.ndarray:
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
+        return np.asarray(X @ self.coef_.T) + self.intercept_
+
+    def decision_function(self, X: Any) -> np.ndarray:
+        """Return the scores (n, K) above the threshold of their row: labels are predicted where it is positive.
+
+        For class labels the scores as they are; for two of them their difference, (n,).
+        """
+        z = self._scores(X)
+        if self._form == "classes":
+            return z[:, 1] - z[:, 0] if len(self.classes_) == 2 else z
+        if self.mapping == "softmax":
+            with np.errstate(divide="ignore"):
+                return z - (logsumexp(z, axis=1, keepdims=True) + np.log(self.threshold_))
+        return z - self._map(z, return_info=True)[1].threshold[:, None]
+
+    def predict_proba(self, X: Any) -> np.ndarray:
+        """Return the map of the scores (n, K): rows sum to 1, with exact zeros but for softmax."""
+        return self._map(self._scores(X))
+
+    def predict(self, X: Any) -> Any:
+        """Return the label sets, in the form `y` had: the nonzero entries of the map, or those above the threshold."""
+        if self._is_single():
+            return self.classes_[np.argmax(self._scores(X), axis=1)]
+        on = (self.predict_proba(X) > self.threshold_).astype(np.int64)
+        if self._form == "indicator":
+            return on
+        if self._form == "sparse":
+            return sp.csr_array(on)
+        return [tuple(self.classes_[row]) for row in on.astype(bool)]
+
+    def _is_single(self) -> bool:
+        check_is_fitted(self)
+        return self._form == "classes"
