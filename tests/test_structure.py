@@ -19,7 +19,7 @@ STEPS = [
     {"_checks", "_maps", "_core", "_rows", "_targets"},
     {"_numpy", "_control", "_functions", "_losses", "properties", "__init__"},
     {"torch"},
-    {"sklearn", "_solver"},
+    {"sklearn", "_solver", "_label_sets"},
     {"experiments"},
     {"figures", "report", "explore", "tour", "reproduce"},
     {"cli", "__main__"},
