@@ -17,12 +17,13 @@ except ImportError as error:
         "sparsegen.figures needs matplotlib, which is not installed: pip install 'sparsegen[experiments]'."
     ) from error
 
-# One look for each pair in every figure: colour, marker, line.
+# One look for each pair in every figure: colour, marker, its size, line. The last two often coincide: one stands around
+# the other.
 LOOKS = {
-    "softmax+log": ("#000000", "o", ":"),
-    "sparsemax+huber": ("#D55E00", "s", "--"),
-    "sparsemax+hinge": ("#0072B2", "^", "-"),
-    "sparsehg+hinge": ("#009E73", "v", "-."),
+    "softmax+log": ("#000000", "o", 4, ":"),
+    "sparsemax+huber": ("#D55E00", "s", 4, "--"),
+    "sparsemax+hinge": ("#0072B2", "^", 7, "-"),
+    "sparsehg+hinge": ("#009E73", ".", 5, "--"),
 }
 AXES = {
     "mean": "mean number of labels",
@@ -60,10 +61,10 @@ def _curves(axes: Any, table: list[dict[str, Any]], setting: str, measure: str, 
     """One line a pair with its confidence band."""
     for pair in pairs:
         rows = sorted((r for r in table if r["setting"] == setting and r["pair"] == pair), key=lambda r: r["value"])
-        colour, marker, line = LOOKS[pair]
+        colour, marker, size, line = LOOKS[pair]
         x = [row["value"] for row in rows]
         mean, low, high = zip(*(row[measure] for row in rows))
-        axes.plot(x, mean, color=colour, marker=marker, markersize=4, linestyle=line, linewidth=1.2, label=pair)
+        axes.plot(x, mean, color=colour, marker=marker, markersize=size, linestyle=line, linewidth=1.2, label=pair)
         axes.fill_between(x, low, high, color=colour, alpha=0.15, linewidth=0)
     axes.set_xlabel(AXES[setting])
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=6))
