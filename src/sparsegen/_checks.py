@@ -109,6 +109,13 @@ def outside_domain(name: str, condition: str, row: Sequence[int], value: object)
 REDUCTIONS = ("none", "mean", "sum")
 
 
+def numbers(name: str, array: Any) -> Any:
+    """Return a NumPy array in float64, or refuse what is not numbers."""
+    if array.dtype.kind not in "biuf":
+        fail(TypeError, name, "numbers", f"dtype {array.dtype}")
+    return array.astype("float64")
+
+
 def reduction_name(value: object) -> None:
     """Refuse an unknown reduction."""
     if value not in REDUCTIONS:

@@ -15,7 +15,17 @@ import numpy as np
 
 from sparsegen import _checks, _core
 from sparsegen._maps import HIDDEN, MAPS
-from sparsegen._numpy import STORAGE, _address, _mask, _mask_rows, _means, _project, _scores, get_num_threads
+from sparsegen._numpy import (
+    STORAGE,
+    _address,
+    _control,
+    _mask,
+    _mask_rows,
+    _means,
+    _project,
+    _scores,
+    get_num_threads,
+)
 from sparsegen._targets import Target, read
 
 hourglass_radius: Any = MAPS["sparsehourglass"].radius
@@ -186,19 +196,8 @@ def _check_labels(target: Target, rows: Rows) -> None:
         _checks.hidden_label(int(at[0][hidden][0]), int(at[1][hidden][0]))
 
 
-def _control(name: str, value: Any, lead: tuple[int, ...]) -> np.ndarray:
-    """A loss's control in float64: a single number, or one for each row."""
-    if np.ndim(value) == 0:
-        return np.asarray(_checks.control_number(name, value, _checks.LOSS_CONDITIONS))
-    c = np.asarray(value, np.float64)
-    _checks.control_broadcasts(name, c.shape, lead)
-    for number in c.reshape(-1):
-        _checks.control_number(name, float(number), _checks.LOSS_CONDITIONS)
-    return np.broadcast_to(c, lead).reshape(-1)
-
-
 def _weights(weight: Any, lead: tuple[int, ...], counted: np.ndarray | None) -> np.ndarray:
-    w = np.ones(lead) if weight is None else np.asarray(weight, np.float64)
+    w = np.ones(lead) if weight is None else _checks.numbers("weight", np.asarray(weight))
     _checks.broadcasts("weight", w.shape, lead, "the scores' shape without the class axis")
     wrong = ~((w >= 0) & (w < math.inf))
     if wrong.any():
@@ -225,9 +224,12 @@ def apply(
     _checks.axis_index("axis", -1, z.shape)
     _checks.reduction_name(reduction)
     shape, lead = z.shape, z.shape[:-1]
-    control = _control(loss.control, given, lead) if loss.control else np.zeros(())
-    mask_rows, offsets = _mask_rows(_mask(mask, shape), shape, len(shape) - 1)
-    rows = Rows(np.ascontiguousarray(z).reshape(-1, shape[-1]), mask_rows, offsets)
+    control = _control(loss.control, given, lead, _checks.LOSS_CONDITIONS) if loss.control else np.zeros(())
+    if control.ndim:
+        control = np.broadcast_to(control, lead).reshape(-1)
+    mask = _mask(mask, shape) if shape[-1] else None
+    mask_rows, offsets = _mask_rows(mask, shape, len(shape) - 1)
+    rows = Rows(np.ascontiguousarray(z).reshape(math.prod(lead), shape[-1]), mask_rows, offsets)
     even = f"{name}_loss" if loss.even else ""
     y = read(target, shape, ignore_index=ignore_index, ignore_empty=ignore_empty, even=even)
     _check_labels(y, rows)

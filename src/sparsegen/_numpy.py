@@ -94,12 +94,14 @@ def _mask(mask: Any, shape: Sequence[int]) -> np.ndarray | None:
     return m
 
 
-def _control(name: str, value: Any, lead: tuple[int, ...]) -> np.ndarray:
+def _control(
+    name: str, value: Any, lead: tuple[int, ...], conditions: _checks.Conditions = _checks.CONDITIONS
+) -> np.ndarray:
     """A control as float64, a single number or broadcastable to the rows."""
     if np.ndim(value) == 0 and not isinstance(value, np.ndarray):
-        return np.asarray(_checks.control_number(name, value))
+        return np.asarray(_checks.control_number(name, value, conditions))
     c = np.asarray(value)
-    condition, holds = _checks.CONDITIONS[name]
+    condition, holds = conditions[name]
     if c.dtype.kind not in "biuf":
         _checks.fail(TypeError, name, condition, f"dtype {c.dtype}")
     c = c.astype(np.float64)

@@ -34,8 +34,9 @@ class Target(NamedTuple):
 
 
 def read(
-    target: Any, shape: Sequence[int], *, ignore_index: int = -100, ignore_empty: bool = False, even: str = ""
-) -> Target:
+    target: Any, shape: Sequence[int], *, ignore_index: int = -100, ignore_empty: bool = False, even: str = "",
+    eps: float | None = None,
+) -> Target:  # fmt: skip
     """Read a target for scores of that shape; rows are numbered through all leading axes.
 
     Parameters
@@ -44,6 +45,8 @@ def read(
         Multi-hot or distributions, of the scores' shape; or class indices, of that shape without the last axis.
     even : str
         Name of a loss that asks for equal shares, if one does.
+    eps : float
+        Precision the shares were rounded to, if it is not that of the array.
 
     Examples
     --------
@@ -63,7 +66,7 @@ def read(
             wanted = f"{tuple(shape)} (multi-hot) or {tuple(shape[:-1])} (class indices, integers)"
             _checks.fail(ValueError, "the shape of target", wanted, f"{y.shape} of dtype {y.dtype}")
         entries = _dense(y.reshape(n_rows, n_classes))
-    return _shares(*entries, ignore_empty=ignore_empty, even=even)
+    return _shares(*entries, ignore_empty=ignore_empty, even=even, eps=eps)
 
 
 def _indices(y: np.ndarray, n_classes: int, ignore_index: int) -> Target:
@@ -86,7 +89,9 @@ def _dense(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 def _sparse(target: Any, shape: tuple[int, int], ndim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A SciPy sparse matrix or array, known by what it offers: SciPy itself is not needed here."""
-    if ndim != 2 or target.shape != shape:
+    if ndim != 2:
+        _checks.fail(ValueError, "scores", "a matrix beside a sparse target", f"{ndim} axes")
+    if target.shape != shape:
         _checks.fail(ValueError, "the shape of target", f"{shape} for a sparse matrix", target.shape)
     csr = target.tocsr()
     if not csr.has_canonical_format:
@@ -100,7 +105,9 @@ def _sparse(target: Any, shape: tuple[int, int], ndim: int) -> tuple[np.ndarray,
     return indptr.astype(np.int64), indices.astype(np.int64), data
 
 
-def _shares(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, *, ignore_empty: bool, even: str) -> Target:
+def _shares(
+    indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, *, ignore_empty: bool, even: str, eps: float | None
+) -> Target:
     size = np.diff(indptr)
     rows = np.repeat(np.arange(len(size)), size)
     wrong = ~(data > 0)  # NaN too
@@ -115,7 +122,9 @@ def _shares(indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, *, ignore
     if (data == 1).all():
         return Target(indptr, indices, share[rows], True, counted)
     eta = data.astype(np.float64)
-    slack = math.sqrt(np.finfo(data.dtype).eps) if data.dtype.kind == "f" else 0.0
+    if eps is None:
+        eps = float(np.finfo(data.dtype).eps) if data.dtype.kind == "f" else 0.0
+    slack = math.sqrt(eps)
     total = np.bincount(rows, eta, len(size))
     wrong = ~(abs(total - 1) <= slack) & ~empty
     if wrong.any():

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from rich.table import Table
 
 from sparsegen.experiments.results import Result
 
+FOLDER_VARIABLE = "SPARSEGEN_DATA"
 VERDICT_STYLES = {"holds": "green", "holds partly": "yellow", "does not hold": "red", "not measured": "dim"}
 
 
@@ -99,15 +101,28 @@ def _figures(result: Result, folder: Path) -> list[Path]:
     return figures.synthetic(result, folder) if result.experiment == "synthetic" else []
 
 
+@contextmanager
+def _data_folder(data: Path | None) -> Iterator[None]:
+    """Name the data sets' folder where workers find it too: in the environment."""
+    before = os.environ.get(FOLDER_VARIABLE)
+    if data is not None:
+        os.environ[FOLDER_VARIABLE] = str(data.resolve())
+    try:
+        yield
+    finally:
+        if data is not None:
+            os.environ.pop(FOLDER_VARIABLE)
+            os.environ.update({FOLDER_VARIABLE: before} if before is not None else {})
+
+
 def run(experiment: str, *, out: Path, data: Path | None, console: Console, **options: Any) -> Result:
     """Run an experiment, resuming what an earlier run left in `out`; save, draw and show it."""
     from sparsegen.experiments import real, synthetic
 
-    if data is not None:
-        os.environ["SPARSEGEN_DATA"] = str(data.resolve())  # workers read it too
     module: Any = {"synthetic": synthetic, "real": real}[experiment]
     folder = out / experiment
-    result = _watched(console, experiment, lambda moved: module.run(store=folder, progress=moved, **options))
+    with _data_folder(data):
+        result = _watched(console, experiment, lambda moved: module.run(store=folder, progress=moved, **options))
     path = out / f"{experiment}.json"
     result.save(path)
     show(result, console)

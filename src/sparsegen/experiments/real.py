@@ -171,6 +171,7 @@ def run(
     for name in sets:
         if name not in SETS:
             fail(ValueError, "sets", "among " + ", ".join(map(repr, SETS)), repr(name))
+    for name in sets:
         _data(name, openml)  # a missing file is said before any work
     started, start, quick = datetime.now().astimezone(), time.perf_counter(), scale == "smoke"
     todo = _tuning_cells(sets, seed, openml, quick)

@@ -38,9 +38,13 @@ def check_scores(scores: Any, dim: Any, name: str = "scores") -> tuple[Tensor, i
         _checks.fail(TypeError, name, "float16, bfloat16, float32 or float64", f"dtype {scores.dtype}")
     if dim != -1 or scores.dim() == 0:
         dim = _checks.axis_index("dim", dim, scores.shape, name) - scores.dim()
-    if not scores.is_cpu and scores.dtype.itemsize == 2 and torch.is_autocast_enabled(scores.device.type):
+    if not scores.is_cpu and scores.dtype.itemsize == 2 and _autocast(scores.device.type):
         scores = scores.float()
     return scores, dim
+
+
+def _autocast(device: str) -> bool:
+    return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
 def check_mask(mask: Any, scores: Tensor) -> Tensor | None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -94,11 +95,11 @@ def _hinge(z: Tensor, radius: Tensor, target: Shares, mask: Tensor | None) -> Te
     if target.csr is not None:
         return _Hinge.apply(z, radius, target.csr, mask)
     assert target.eta is not None  # one of the two is there
-    labels = target.eta != 0
+    labels, broken = target.eta != 0, torch.isnan(target.eta).any(-1)
     value, slope, grad = hinge_op(z.detach(), radius.detach(), labels, mask)
     safe = torch.where(_reference.hide(z, mask) == HIDDEN, 0.0, z)
     change = ((safe - safe.detach()).to(grad.dtype) * grad).sum(-1) + slope * (radius - radius.detach())
-    return torch.where(labels.any(-1), value + change.to(value.dtype), torch.nan)
+    return torch.where(broken, torch.nan, value + change.to(value.dtype))
 
 
 def softmax_log(z: Tensor, target: Shares, control: Any, mask: Tensor | None) -> Tensor:
@@ -149,22 +150,31 @@ def _on_cpu(target: Any) -> Any:
     if not isinstance(target, Tensor):
         return target
     if target.layout in (torch.sparse_coo, torch.sparse_csr):
-        import scipy.sparse as sp
-
-        t = target.to_sparse_csr()
-        parts = t.values().numpy(), t.col_indices().numpy(), t.crow_indices().numpy()
-        return sp.csr_array(parts, shape=tuple(t.shape))
+        return _scipy(target.detach())
     t = target.detach()
     return (t.float() if t.dtype == torch.bfloat16 else t).numpy()
 
 
+def _scipy(t: Tensor) -> Any:
+    """A sparse tensor as SciPy has it; torch's own conversion between layouts would warn."""
+    import scipy.sparse as sp
+
+    values = t.coalesce().values() if t.layout == torch.sparse_coo else t.values()
+    data = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    if t.layout == torch.sparse_coo:
+        return sp.coo_array((data, tuple(t.coalesce().indices().numpy())), shape=tuple(t.shape)).tocsr()
+    return sp.csr_array((data, t.col_indices().numpy(), t.crow_indices().numpy()), shape=tuple(t.shape))
+
+
 def _by_formula(target: Tensor, z: Tensor, ignore_index: int, ignore_empty: bool) -> Shares:
-    """A target whose values are not looked at: a row that is none gives a NaN loss."""
+    """A target whose values are not looked at: a row that is none becomes NaN, and so does its loss."""
     wide = z.dtype if z.dtype.itemsize > 2 else torch.float32
     if target.shape == z.shape[:-1] and not target.dtype.is_floating_point:
         counted = target != ignore_index
         classes = torch.arange(z.shape[-1], device=z.device)
-        return Shares((target.unsqueeze(-1) == classes).to(wide), None, counted)
+        eta = (target.unsqueeze(-1) == classes).to(wide)
+        known = (target >= 0) & (target < z.shape[-1])
+        return Shares(torch.where((counted & ~known).unsqueeze(-1), torch.nan, eta), None, counted)
     if target.shape != z.shape:
         wanted = f"{tuple(z.shape)} (multi-hot) or {tuple(z.shape[:-1])} (class indices, integers)"
         _checks.fail(ValueError, "the shape of target", wanted, f"{tuple(target.shape)} of dtype {target.dtype}")
@@ -180,8 +190,12 @@ def read_target(target: Any, z: Tensor, mask: Any, ignore_index: int, ignore_emp
         if not isinstance(target, Tensor):
             target = torch.as_tensor(target.toarray() if hasattr(target, "toarray") else target)
         target = target.to_dense() if target.layout != torch.strided else target
-        return _by_formula(target.to(z.device), z, ignore_index, ignore_empty)
-    found = read(_on_cpu(target), z.shape, ignore_index=ignore_index, ignore_empty=ignore_empty, even=even)
+        shares = _by_formula(target.to(z.device), z, ignore_index, ignore_empty)
+        assert shares.eta is not None  # made here
+        hidden = ((shares.eta != 0) & (_reference.hide(z, mask) == HIDDEN)).any(-1, keepdim=True)
+        return shares._replace(eta=torch.where(hidden, torch.nan, shares.eta))
+    eps = torch.finfo(target.dtype).eps if isinstance(target, Tensor) and target.dtype.is_floating_point else None
+    found = read(_on_cpu(target), z.shape, ignore_index=ignore_index, ignore_empty=ignore_empty, even=even, eps=eps)
     _check_labels(found, z.detach(), mask)
     counted = None if found.counted is None else torch.from_numpy(found.counted).reshape(z.shape[:-1])
     return Shares(None, found, counted)
@@ -189,6 +203,8 @@ def read_target(target: Any, z: Tensor, mask: Any, ignore_index: int, ignore_emp
 
 def _check_labels(target: Target, z: Tensor, mask: Tensor | None) -> None:
     rows, labels = torch.from_numpy(target.rows()), torch.from_numpy(target.indices)
+    if len(rows) == 0:
+        return
     hidden = z.reshape(-1, z.shape[-1])[rows, labels] == HIDDEN
     if mask is not None:
         hidden |= ~mask.expand(z.shape).reshape(-1, z.shape[-1])[rows, labels]
@@ -201,7 +217,9 @@ def _weights(weight: Any, z: Tensor, counted: Tensor | None) -> Tensor | None:
     """One weight a row, 0 where it does not count; None: all 1."""
     if weight is None:
         return None if counted is None else counted.to(_reference.wide(z))
-    w = torch.as_tensor(weight, device=z.device).to(_reference.wide(z))
+    if not isinstance(weight, Tensor):
+        weight = torch.from_numpy(_checks.numbers("weight", np.asarray(weight)))
+    w = weight.to(device=z.device, dtype=_reference.wide(z))
     _checks.broadcasts("weight", w.shape, z.shape[:-1], "the scores' shape without the class axis")
     if _ops._eager(w, None, None) and not bool(((w >= 0) & (w < torch.inf)).all()):
         _checks.fail(ValueError, "weight", "finite and not negative", w[~((w >= 0) & (w < torch.inf))][0].item())
@@ -235,5 +253,6 @@ def apply(
     w = _weights(weight, z, shares.counted)
     if w is not None:  # a row that does not count has no gradient, whatever its scores
         z = torch.where((w > 0).unsqueeze(-1), z, 0.0)
-    found = _reduce(rows(z, shares, control, mask).to(_reference.wide(z)), w, reduction)
+    each = rows(z, shares, control, mask) if z.shape[-1] else z.sum(-1)  # no classes, no loss
+    found = _reduce(each.to(_reference.wide(z)), w, reduction)
     return found.to(z.dtype if z.dtype.itemsize > 2 else torch.float32)

@@ -6,6 +6,8 @@ the same answers from torch's own operations.
 
 from __future__ import annotations
 
+import math
+
 import torch
 from torch import Tensor
 
@@ -98,8 +100,10 @@ def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]
     """Mean and number of each row's entries that may be chosen, differentiable."""
     hidden = hide(x, mask) == -torch.inf
     count = (~hidden).sum(dim).to(wide(x))
+    # Scaled by a power of two the sum cannot overflow, and scores that add up to 0 still do.
+    scale = 2.0 ** -math.ceil(math.log2(max(x.shape[dim], 1)))
     z = torch.where(hidden, 0.0, x).to(wide(x))
-    return (z / count.clamp(min=1).unsqueeze(dim)).sum(dim), count
+    return (z * scale).sum(dim) / (count.clamp(min=1) * scale), count
 
 
 def hinge_values(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
@@ -123,7 +127,7 @@ def hinge_values(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None)
     below, above = torch.searchsorted(u, x), size - torch.searchsorted(u, x, right=True)
     active = x.shape[-1] - torch.searchsorted(rest.sort(-1).values, x - margin, right=True)
     grad = torch.where(labels, 2 * (below - above) - active, n).to(x.dtype)
-    slope = (torch.where(labels, active, 0).sum(-1) / size.squeeze(-1).clamp(min=1)).to(x.dtype)
+    slope = torch.where(labels, active, 0).sum(-1).to(x.dtype) / size.squeeze(-1).clamp(min=1)
     value = torch.where(broken, torch.nan, pairs + hinges)
     narrow = torch.float64 if z.dtype == torch.float64 else torch.float32
     grad = torch.where(broken.unsqueeze(-1), torch.nan, grad).to(narrow)
