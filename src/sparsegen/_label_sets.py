@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 from sklearn.preprocessing import MultiLabelBinarizer
-from sklearn.utils import column_or_1d
+from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
 from sparsegen._checks import fail
@@ -65,6 +65,8 @@ def _read_indicator(y: Any, classes: np.ndarray | None) -> Labels:
 
 def _read_classes(y: Any, classes: np.ndarray | None) -> Labels:
     y = column_or_1d(y, warn=True)
+    if y.dtype.kind == "f":
+        assert_all_finite(y, input_name="y")
     check_classification_targets(y)
     found, at = np.unique(y, return_inverse=True)
     if classes is None:

@@ -1,0 +1,269 @@
+"""SparseMultilabelClassifier as scikit-learn's users meet it."""
+
+from __future__ import annotations
+
+import pickle
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.datasets import make_multilabel_classification
+from sklearn.exceptions import ConvergenceWarning, NotFittedError
+from sklearn.metrics import f1_score
+from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+import sparsegen as sg
+from sparsegen.sklearn import SparseMultilabelClassifier, best_threshold
+
+MODELS = [
+    SparseMultilabelClassifier(),
+    SparseMultilabelClassifier("sparsemax", "huber"),
+    SparseMultilabelClassifier("sparsegen_lin", lam=0.5),
+    SparseMultilabelClassifier("softmax"),
+]
+ZEROS = "asks for probabilities above 0; a sparse map is there to give exact zeros"
+
+
+@parametrize_with_checks(
+    MODELS,
+    expected_failed_checks=lambda model: (
+        {} if model.mapping == "softmax" else {"check_classifiers_multilabel_output_format_predict_proba": ZEROS}
+    ),
+)
+def test_scikit_learns_own_checks(estimator, check):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # some checks give a problem few iterations
+        check(estimator)
+
+
+@pytest.fixture(scope="module")
+def data():
+    X, Y = make_multilabel_classification(
+        300, 8, n_classes=5, n_labels=2, allow_unlabeled=False, random_state=0, length=80
+    )
+    return (X - X.mean(axis=0)) / X.std(axis=0), Y
+
+
+def ids(model):
+    return f"{model.mapping}-{model.loss}"
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids)
+def test_it_learns_label_sets(model, data):
+    X, Y = data
+    fitted = clone(model).fit(X[:200], Y[:200])
+    assert f1_score(Y[200:], fitted.predict(X[200:]), average="micro") > 0.6
+    assert fitted.gap_ <= fitted.tol
+    assert fitted.dual_objective_ <= fitted.objective_
+    assert fitted.coef_.shape == (5, 8)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids)
+def test_labels_are_the_nonzero_entries_and_the_positive_decisions(model, data):
+    X, Y = data
+    fitted = clone(model).fit(X, Y)
+    P = fitted.predict_proba(X)
+    np.testing.assert_allclose(P.sum(axis=1), 1)
+    np.testing.assert_array_equal(fitted.predict(X), (fitted.threshold_ < P).astype(int))
+    np.testing.assert_array_equal(fitted.predict(X), (fitted.decision_function(X) > 0).astype(int))
+
+
+def test_probabilities_are_the_map_of_the_scores(data):
+    X, Y = data
+    for model, rho in (
+        (SparseMultilabelClassifier(q=0.3), lambda z: sg.sparsehourglass(z, q=0.3)),
+        (SparseMultilabelClassifier("sparsegen_lin", lam=0.5), lambda z: sg.sparsegen_lin(z, lam=0.5)),
+        (SparseMultilabelClassifier("sparsemax", lam=0.5), sg.sparsemax),
+    ):
+        fitted = model.fit(X, Y)
+        np.testing.assert_allclose(fitted.predict_proba(X), rho(X @ fitted.coef_.T + fitted.intercept_), atol=1e-12)
+
+
+def test_sparse_and_dense_input_agree_and_predictions_keep_their_form(data):
+    X, Y = data
+    dense = SparseMultilabelClassifier().fit(X, Y)
+    sparse = SparseMultilabelClassifier().fit(sp.csr_matrix(X), sp.csr_matrix(Y))
+    assert sparse.objective_ == pytest.approx(dense.objective_, rel=2e-3)
+    answer = sparse.predict(sp.csr_array(X))
+    assert sp.issparse(answer)
+    assert (answer.toarray() != dense.predict(X)).mean() < 0.02
+
+
+def test_label_sets_of_any_type(data):
+    X, Y = data
+    names = np.array(["ash", "birch", "cedar", "elm", "fir"])
+    expected = SparseMultilabelClassifier().fit(X, Y).predict(X)
+    for kind in (tuple, set, frozenset, list):
+        fitted = SparseMultilabelClassifier().fit(X, [kind(names[row == 1]) for row in Y])
+        assert list(fitted.classes_) == list(names)
+        answer = fitted.predict(X)
+        assert all(isinstance(row, tuple) for row in answer)
+        np.testing.assert_array_equal([[name in row for name in names] for row in answer], expected)
+    assert SparseMultilabelClassifier().fit(X[:3], [(7, 1), (1,), (9,)]).classes_.tolist() == [1, 7, 9]
+
+
+def test_one_class_label_a_row(data):
+    X, _ = data
+    y = np.array(["low", "mid", "high"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    fitted = SparseMultilabelClassifier(alpha=1e-4).fit(X, y)
+    assert (fitted.predict(X) == y).mean() > 0.9
+    assert fitted.score(X, y) == (fitted.predict(X) == y).mean()
+
+
+def test_order_and_repetition_of_rows_change_nothing(data):
+    X, Y = data
+    order = np.random.default_rng(0).permutation(len(X))
+    weight = np.random.default_rng(1).integers(0, 3, len(X))
+    one = SparseMultilabelClassifier().fit(X, Y, sample_weight=weight)
+    two = SparseMultilabelClassifier().fit(X[order].repeat(weight[order], 0), Y[order].repeat(weight[order], 0))
+    np.testing.assert_array_equal(one.coef_, two.coef_)
+
+
+def test_a_grid_over_the_dials_in_a_pipeline(data):
+    X, Y = data
+    pipe = make_pipeline(StandardScaler(), SparseMultilabelClassifier(tol=1e-2))
+    name = "sparsemultilabelclassifier__"
+    grid = GridSearchCV(pipe, {name + "q": [0.1, 1.0], name + "alpha": [1e-2, 1e-1]}, scoring="f1_micro", cv=2)
+    assert grid.fit(X, Y).best_score_ > 0.5
+    lam = GridSearchCV(SparseMultilabelClassifier("sparsegen_lin", tol=1e-2), {"lam": [0.0, 0.5]}, cv=2)
+    assert lam.fit(X, Y).best_params_["lam"] in (0.0, 0.5)
+    assert cross_val_predict(pipe, X, Y, cv=2).shape == Y.shape
+
+
+def test_pickled_it_predicts_the_same(data):
+    X, Y = data
+    fitted = SparseMultilabelClassifier().fit(X, Y)
+    np.testing.assert_array_equal(pickle.loads(pickle.dumps(fitted)).predict_proba(X), fitted.predict_proba(X))
+
+
+def test_the_threshold_of_softmax_is_tuned_on_held_out_rows(data):
+    X, Y = data
+    auto = SparseMultilabelClassifier("softmax", random_state=0).fit(X, Y)
+    assert 0 < auto.threshold_ < 1
+    fixed = SparseMultilabelClassifier("softmax", threshold=0.9).fit(X, Y)
+    assert fixed.threshold_ == 0.9
+    np.testing.assert_allclose(auto.coef_, fixed.coef_)  # refitted to all rows
+    f1 = [f1_score(Y, model.predict(X), average="micro") for model in (auto, fixed)]
+    assert f1[0] > f1[1]
+
+
+def test_best_threshold_is_the_best_of_all():
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        P = rng.integers(1, 8, (6, 4)) / 8  # with ties
+        Y = rng.integers(0, 2, (6, 4))
+        Y[0, 0] = 1
+        cuts = np.append(np.unique(P) - 1e-9, 1.0)
+        best = max(f1_score(Y, cut < P, average="micro", zero_division=0) for cut in cuts)
+        assert f1_score(Y, best_threshold(sp.csr_array(Y), P) < P, average="micro") == pytest.approx(best)
+
+
+def test_warm_start_goes_on_from_the_last_fit(data):
+    X, Y = data
+    cold = SparseMultilabelClassifier(alpha=1e-3).fit(X, Y)
+    warm = SparseMultilabelClassifier(alpha=2e-3, warm_start=True).fit(X, Y).set_params(alpha=1e-3).fit(X, Y)
+    assert warm.objective_ == pytest.approx(cold.objective_, rel=2e-3)
+    other = SparseMultilabelClassifier(warm_start=True).fit(X, Y)
+    assert other.fit(X[:, :4], Y).coef_.shape == (5, 4)  # another shape starts anew
+
+
+def test_a_stream_comes_near_the_optimum(data):
+    X, Y = data
+    full = SparseMultilabelClassifier("sparsemax", alpha=1e-2).fit(X, Y)
+    stream = SparseMultilabelClassifier("sparsemax", alpha=1e-2, random_state=0)
+    for _ in range(40):
+        for start in range(0, 300, 100):
+            stream.partial_fit(X[start : start + 100], Y[start : start + 100])
+    z = np.ascontiguousarray(X @ stream.coef_.T + stream.intercept_)
+    size = (stream.coef_**2).sum() + (stream.intercept_**2).sum()
+    assert sg.sparsegen_hinge_loss(z, Y) + 1e-2 / 2 * size < 1.1 * full.objective_
+    assert not hasattr(stream, "gap_")
+
+
+def test_partial_fit_needs_to_know_the_classes_and_keeps_them(data):
+    X, _ = data
+    with pytest.raises(ValueError, match=r"^sparsegen: classes must be given in the first call of partial_fit"):
+        SparseMultilabelClassifier().partial_fit(X[:2], ["a", "b"])
+    model = SparseMultilabelClassifier().partial_fit(X[:2], ["a", "b"], classes=["a", "b", "c"])
+    model.partial_fit(X[2:4], ["c", "a"])
+    assert model.predict_proba(X).shape == (300, 3)
+    before = model.coef_.copy()
+    with pytest.raises(ValueError, match="among the classes"):
+        model.partial_fit(X[:2], ["a", "z"])
+    with pytest.raises(ValueError, match="8 features"):
+        model.partial_fit(X[:2, :5], ["a", "b"])
+    np.testing.assert_array_equal(model.coef_, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda X, Y: (X, np.where(Y == 1, -1, 0)), r"y must be 0 or 1 in every entry of the indicator, got -1\."),
+        (lambda X, Y: (X, Y * 2), r"y must be 0 or 1 in every entry of the indicator, got 2\."),
+        (lambda X, Y: (np.where(X > 1, np.nan, X), Y), "Input X contains NaN"),
+        (lambda X, Y: (X, Y[:-1]), "inconsistent numbers of samples"),
+        (lambda X, Y: (X, np.zeros(len(X))), "y must be of at least two classes"),
+        (lambda X, Y: (X, np.zeros_like(Y)), "y must be labels for at least one row"),
+        (lambda X, Y: (X, Y.astype(object).astype(str)), "y must be an indicator of 0 and 1"),
+    ],
+)
+def test_bad_input_is_refused_and_leaves_the_fitted_model_alone(change, text, data):
+    X, Y = data
+    model = SparseMultilabelClassifier().fit(X, Y)
+    before = pickle.dumps(vars(model))
+    with pytest.raises((ValueError, TypeError), match=text):
+        model.fit(*change(X, Y))
+    assert pickle.dumps(vars(model)) == before
+    fresh = SparseMultilabelClassifier()
+    with pytest.raises((ValueError, TypeError), match=text):
+        fresh.fit(*change(X, Y))
+    assert not [name for name in vars(fresh) if name.endswith("_")]
+
+
+def test_rows_without_labels_are_left_out_or_refused(data):
+    X, Y = data
+    empty = Y.copy()
+    empty[3] = 0
+    ignoring = SparseMultilabelClassifier().fit(X, empty)
+    without = SparseMultilabelClassifier().fit(np.delete(X, 3, 0), np.delete(Y, 3, 0))
+    np.testing.assert_array_equal(ignoring.coef_, without.coef_)
+    with pytest.raises(ValueError, match=r"^sparsegen: row 3 of y must be a set of at least one label"):
+        SparseMultilabelClassifier(empty="raise").fit(X, empty)
+
+
+def test_a_label_that_no_row_has_is_never_predicted_here(data):
+    X, Y = data
+    fitted = SparseMultilabelClassifier().fit(X, np.hstack([Y, np.zeros((len(Y), 1), int)]))
+    assert fitted.predict(X)[:, 5].sum() == 0
+
+
+def test_a_loss_that_is_not_the_maps_is_refused(data):
+    with pytest.raises(ValueError, match=r"^sparsegen: the loss of softmax must be one of 'log', got 'hinge'\."):
+        SparseMultilabelClassifier("softmax", "hinge").fit(*data)
+
+
+def test_what_was_not_reached_is_said(data):
+    with pytest.warns(ConvergenceWarning, match=r"after \d+ iterations the relative duality gap is"):
+        SparseMultilabelClassifier(max_iter=2).fit(*data)
+
+
+def test_it_predicts_only_when_fitted(data):
+    with pytest.raises(NotFittedError):
+        SparseMultilabelClassifier().predict(data[0])
+
+
+def test_the_callers_arrays_are_not_written(data):
+    X, Y = (array.copy() for array in data)
+    X.setflags(write=False)
+    Y.setflags(write=False)
+    SparseMultilabelClassifier().fit(X, Y).predict(X)
+    S = sp.csr_matrix(Y)
+    kept = S.copy()
+    SparseMultilabelClassifier().fit(X, S).partial_fit(X, S)
+    assert (kept != S).nnz == 0
+    assert S.dtype == kept.dtype
