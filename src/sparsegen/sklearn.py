@@ -217,17 +217,7 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
 
     def _problem(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> _solver.Problem:
         """The rows that take part, as a problem for the solver."""
-        kept = weight > 0
-        size = np.diff(Y.indptr)
-        if self.empty == "raise" and (kept & (size == 0)).any():
-            row = int(np.argmax(kept & (size == 0)))
-            fail(
-                ValueError,
-                f"row {row} of y",
-                "a set of at least one label (empty='ignore' leaves such rows out)",
-                "none",
-            )
-        kept &= size > 0
+        kept = (weight > 0) & (np.diff(Y.indptr) > 0)
         if not kept.any():
             fail(ValueError, "y", "labels for at least one row of positive weight", "none")
         if not kept.all():
@@ -276,6 +266,10 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
         if labels.form == "classes" and len(labels.classes) < 2:
             fail(ValueError, "y", "of at least two classes", f"one class, {labels.classes[0]!r}")
         weight = _check_sample_weight(sample_weight, X, dtype=np.float64, ensure_non_negative=True)
+        empty = np.diff(labels.Y.indptr) == 0
+        if self.empty == "raise" and empty.any():
+            condition = "a set of at least one label (empty='ignore' leaves such rows out)"
+            fail(ValueError, f"row {np.argmax(empty)} of y", condition, "none")
         return X, labels, weight
 
     @_fit_context(prefer_skip_nested_validation=True)
