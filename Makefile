@@ -1,4 +1,4 @@
-# make demo   set up .venv, then a short tour
+# make demo   set up .venv, then a short tour and the paper's synthetic experiment
 # make test   set up .venv, then every check
 
 PYTHON ?= python3
@@ -10,9 +10,10 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/sparsege
 
 demo: $(STAMP)
 	$(BIN)/sparsegen tour
+	$(BIN)/sparsegen reproduce synthetic --scale small --out demo
 
 test: $(STAMP) lint
-	$(BIN)/python -m pytest -q --cov --cov-report=term-missing:skip-covered
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal --cov --cov-report=term-missing:skip-covered
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
@@ -21,6 +22,7 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/maps.py
+	$(BIN)/python benchmarks/losses.py
 
 $(STAMP): $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

@@ -166,3 +166,12 @@ def test_it_stops_after_the_iterations_it_is_given():
     assert not found.converged
     assert found.n_iter <= 5
     assert found.gap > 1e-9
+
+
+def test_the_hourglass_is_sparsemax_with_another_penalty():
+    X, Y = sample(n=60)
+    q, alpha = 0.1, 0.05
+    T = 4 * q / (1 + 4 * q)
+    hourglass = _solver.solve(problem(X, Y, "sparsehourglass_hinge", q, alpha), None, 1e-4, 20_000)
+    plain = _solver.solve(problem(X, Y, "sparsegen_hinge", 0.0, alpha * T), None, 1e-4, 20_000)
+    assert hourglass.primal == pytest.approx(T * plain.primal, rel=2e-4)

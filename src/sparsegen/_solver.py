@@ -23,13 +23,15 @@ from typing import Any
 
 import numpy as np
 from scipy.optimize import minimize
+from threadpoolctl import threadpool_limits
 
 from sparsegen import _losses
 from sparsegen._targets import Target
 
 MEMORY = 30  # of L-BFGS; 10 takes about a third more evaluations on the paper's data
-FIRST_SMOOTHING, LAST_SMOOTHING = 1.0, 1e-9  # in units of scores; the margin between labels and the rest is at most 1
+FIRST_SMOOTHING, LAST_SMOOTHING = 1.0, 1e-6  # in units of scores, whose margin is at most 1; below, sums lose digits
 STEEPEST = 0.1  # by how much the smoothing falls at once
+ONE_THREAD = 1 << 22  # multiplications below which waking BLAS threads costs more than it saves
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,6 +126,12 @@ class _Stage:
 
 def solve(problem: Problem, start: np.ndarray | None, tol: float, max_iter: int) -> Solution:
     """Minimise until the gap is at most `tol` of the objective, or `max_iter` iterations are spent."""
+    small = problem.X.shape[0] * problem.shape[0] * problem.shape[1] < ONE_THREAD
+    with threadpool_limits(1 if small else None, user_api="blas"):
+        return _solve(problem, start, tol, max_iter)
+
+
+def _solve(problem: Problem, start: np.ndarray | None, tol: float, max_iter: int) -> Solution:
     W = np.zeros(problem.shape) if start is None else start
     if problem.loss != problem.true[0]:
         W = W - W.mean(axis=1, keepdims=True)
