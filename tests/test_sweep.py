@@ -268,8 +268,9 @@ def test_each_of_several_workers_uses_one_thread(monkeypatch, engine):
 
 
 CHILD = """
-import sys
+import signal, sys
 import test_sweep
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a background job inherits that it is ignored
 folder, jobs = sys.argv[1:]
 test_sweep.run(test_sweep.measured, test_sweep.held(folder), store=folder, jobs=int(jobs))
 """
