@@ -103,11 +103,12 @@ def measure(rows: int, n: int, labels: int, threads: int, seconds: float) -> dic
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--seconds", type=float, default=4.0, help="for each case")
+    parser.add_argument("--threads", type=int, nargs="+", default=[1])
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     cases = QUICK if options.quick else CASES
     found = []
-    for threads in (1,) if options.quick else (1, 2):
+    for threads in options.threads:
         for case in cases:
             row = measure(*case, threads, 0.1 if options.quick else options.seconds)
             found.append(row)

@@ -39,7 +39,7 @@ class Scale:
 SCALES = {
     "smoke": Scale((2, 8), (1,), (200,), 400, 2, (0.1, 1.0)),
     "small": Scale(tuple(range(2, 10)), (0, 2, 4), (200, 600, 1000, 2000), 2000, 5, (0.03, 0.3, 3.0)),
-    "paper": Scale(tuple(range(2, 10)), tuple(range(5)), tuple(range(200, 2001, 200)), 5000, 10, Q_GRID),
+    "paper": Scale(tuple(range(2, 10)), tuple(range(5)), tuple(range(200, 2001, 200)), 5000, 5, Q_GRID),
 }
 MEASURES = ("f1", "jsd", "support", "labels")
 
