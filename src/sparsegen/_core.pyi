@@ -24,6 +24,23 @@ def hinge(
     z: int, storage: int, rows: int, K: int, mask: int, mask_row: int, indptr: int, indices: int,
     radius: int, radius_per_row: bool, smoothing: float, value: int, slope: int, grad: int, threads: int,
 ) -> None: ...  # fmt: skip
+
+class Found:
+    """The support a forward pass of attention found."""
+
+    def size(self) -> int: ...
+    def move_to(self, index: int, value: int) -> None: ...
+
+def attention(
+    storage: int, shape: list[int], threads: int, q: list[int], k: list[int], v: list[int], scale: float, causal: bool,
+    rule: int, radius: int, radius_per_row: bool, mask: int, bias: int, mask_at: int, mask_row: int, mask_key: int,
+    dropout: float, seed: int, out: int, radius_out: int, mean_out: int, count_out: int, sizes: int,
+) -> Found: ...  # fmt: skip
+def attention_vjp(
+    storage: int, shape: list[int], threads: int, q: list[int], k: list[int], v: list[int], scale: float, radius: int,
+    radius_per_row: bool, keep: float, indptr: int, index: int, value: int, out_grad: int, value_grad: int,
+    slopes: int, q_grad: int, k_grad: int, v_grad: int, radius_grad: int,
+) -> None: ...  # fmt: skip
 def borrow_openmp(entry: int) -> None: ...
 def engines() -> list[str]: ...
 def engine() -> str: ...

@@ -1,7 +1,9 @@
 #define SPARSEGEN_ISA avx2
+#include "attention.hpp"
 #include "hinge.hpp"
 #include "rows.hpp"
 
 namespace sparsegen {
-extern const Engine engine_avx2{"avx2", avx2::project, avx2::vjp, avx2::means, avx2::hinge};
+extern const Engine engine_avx2{"avx2", avx2::project, avx2::vjp, avx2::means, avx2::hinge,
+                          avx2::attention, avx2::attention_vjp_rows, avx2::attention_vjp_keys};
 }  // namespace sparsegen

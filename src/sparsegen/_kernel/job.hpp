@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <vector>
 
 namespace sparsegen {
 
@@ -70,12 +71,75 @@ struct HingeJob : Job {
   void* grad;             // dF/dz, float64 for float64 scores and float32 for others; may be null
 };
 
+// A matrix for each head: row i of head h starts at[h] + i * row entries into `data`; the entries of a row are contiguous.
+struct Heads {
+  const void* data;
+  const int64_t* at;
+  int64_t row;
+};
+
+// What both directions of attention share. `group` query heads in turn share one head of keys and values.
+struct AttentionShape {
+  Storage storage;  // float32 or float64
+  int64_t heads, group, queries, keys, width, value_width;
+  Heads q, k, v;
+  double scale;
+  const double* radius;  // one a row, or one for all; rows are numbered head * queries + query
+  bool radius_per_row;
+  int threads;
+
+  double radius_of(int64_t row) const { return radius[radius_per_row ? row : 0]; }
+};
+
+// The support of the rows of one block, in order. A weight that dropout took carries a minus sign.
+struct Piece {
+  std::vector<int32_t> index;
+  std::vector<float> narrow;
+  std::vector<double> wide;
+
+  std::vector<float>& values(float) { return narrow; }
+  std::vector<double>& values(double) { return wide; }
+};
+
+// Rows are worked in blocks of `block` queries of one head.
+struct AttentionJob : AttentionShape {
+  bool causal;
+  Rule rule;
+  const uint8_t* mask;     // nonzero: may attend; null: all
+  const void* bias;        // added to the scores; null: nothing
+  const int64_t* mask_at;  // of mask or bias: where each head starts, and the steps from query to query and key to key
+  int64_t mask_row, mask_key;
+  double dropout;
+  uint64_t seed;
+  int64_t block;
+  void* out;
+  double *radius_out, *mean_out, *count_out;  // what the rule found; may be null
+  int64_t* sizes;                             // of each row's support; this and `pieces`, one a block, may be null
+  Piece* pieces;
+
+  int64_t blocks() const { return (queries + block - 1) / block; }  // of one head
+};
+
+struct AttentionVjpJob : AttentionShape {
+  double keep;  // what dropout multiplied the weights it left by
+  const int64_t* indptr;
+  const int32_t* index;
+  const void *value, *out_grad, *value_grad;  // the last: of the weights themselves; may be null
+  void* slopes;                               // of the scores in the support: from the rows' pass to the keys'
+  void *q_grad, *k_grad, *v_grad;             // contiguous
+  double* radius_grad;                        // may be null
+  int64_t ranges;                             // parts the keys of a head are cut into
+};
+
 struct Engine {
   const char* name;
   void (*project)(const ProjectJob&, int64_t begin, int64_t end);
   void (*vjp)(const VjpJob&, int64_t begin, int64_t end);
   void (*means)(const MeanJob&, int64_t begin, int64_t end);
   void (*hinge)(const HingeJob&, int64_t begin, int64_t end);
+  void (*attention)(const AttentionJob&, int64_t begin, int64_t end);               // blocks
+  void (*attention_vjp_rows)(const AttentionVjpJob&, int64_t begin, int64_t end);   // rows
+  void (*attention_vjp_keys)(const AttentionVjpJob&, int64_t begin, int64_t end);   // ranges of keys
 };
 
 }  // namespace sparsegen

@@ -136,6 +136,107 @@ static void hinge(uintptr_t z, int storage, int64_t rows, int64_t K, uintptr_t m
   run(job, engine->hinge);
 }
 
+// `shape` as AttentionShape names it from heads to value_width; a matrix is its address, that of its heads' offsets, and the
+// step from row to row.
+static void set_shape(AttentionShape& job, int storage, const std::vector<int64_t>& shape, int threads,
+                      const std::vector<uintptr_t>& q, const std::vector<uintptr_t>& k, const std::vector<uintptr_t>& v,
+                      double scale, uintptr_t radius, bool radius_per_row) {
+  const auto heads = [](const std::vector<uintptr_t>& m) {
+    return Heads{at<void>(m[0]), at<int64_t>(m[1]), int64_t(m[2])};
+  };
+  job.storage = Storage(storage), job.threads = threads;
+  job.heads = shape[0], job.group = shape[1], job.queries = shape[2], job.keys = shape[3];
+  job.width = shape[4], job.value_width = shape[5];
+  job.q = heads(q), job.k = heads(k), job.v = heads(v), job.scale = scale;
+  job.radius = at<double>(radius), job.radius_per_row = radius_per_row;
+}
+
+// The support found by a forward pass, block by block, until Python has made room for all of it.
+struct Found {
+  Storage storage;
+  std::vector<Piece> pieces;
+
+  int64_t size() const {
+    int64_t n = 0;
+    for (const Piece& piece : pieces) n += int64_t(piece.index.size());
+    return n;
+  }
+  // Moves everything to arrays of size() entries; what has been moved is freed at once.
+  void move_to(uintptr_t index, uintptr_t value) {
+    int32_t* to = at<int32_t>(index);
+    for (Piece& piece : pieces) {
+      to = std::copy(piece.index.begin(), piece.index.end(), to);
+      value += storage == Storage::float64 ? put(piece.wide, value) : put(piece.narrow, value);
+      piece = Piece();
+    }
+  }
+
+ private:
+  template <class T>
+  static uintptr_t put(const std::vector<T>& from, uintptr_t to) {
+    std::copy(from.begin(), from.end(), at<T>(to));
+    return from.size() * sizeof(T);
+  }
+};
+
+// Bytes of scores a block of queries may fill: half of a core's second cache on small machines.
+static constexpr int64_t kScoreBytes = int64_t(1) << 18;
+
+static int64_t block_of(int64_t queries, int64_t keys, Storage storage) {
+  const int64_t fit = kScoreBytes / (keys * (storage == Storage::float64 ? 8 : 4));
+  return std::min(queries, std::clamp<int64_t>(fit / 6 * 6, 6, 48));
+}
+
+// Whole heads where there are enough of them: their keys are then packed once.
+static int64_t blocks_a_turn(const AttentionJob& job) {
+  if (job.heads >= 4 * job.threads) return job.blocks();
+  return std::max<int64_t>(1, job.heads * job.blocks() / (4 * job.threads));
+}
+
+static Found attention(int storage, std::vector<int64_t> shape, int threads, std::vector<uintptr_t> q,
+                       std::vector<uintptr_t> k, std::vector<uintptr_t> v, double scale, bool causal, int rule,
+                       uintptr_t radius, bool radius_per_row, uintptr_t mask, uintptr_t bias, uintptr_t mask_at,
+                       int64_t mask_row, int64_t mask_key, double dropout, uint64_t seed, uintptr_t out,
+                       uintptr_t radius_out, uintptr_t mean_out, uintptr_t count_out, uintptr_t sizes) {
+  AttentionJob job{};
+  set_shape(job, storage, shape, threads, q, k, v, scale, radius, radius_per_row);
+  job.causal = causal, job.rule = Rule(rule), job.dropout = dropout, job.seed = seed;
+  job.mask = at<uint8_t>(mask), job.bias = at<void>(bias), job.mask_at = at<int64_t>(mask_at);
+  job.mask_row = mask_row, job.mask_key = mask_key;
+  job.block = block_of(job.queries, job.keys, job.storage);
+  job.out = at<void>(out), job.sizes = at<int64_t>(sizes);
+  job.radius_out = at<double>(radius_out), job.mean_out = at<double>(mean_out), job.count_out = at<double>(count_out);
+  Found found{job.storage, std::vector<Piece>(sizes ? job.heads * job.blocks() : 0)};
+  job.pieces = sizes ? found.pieces.data() : nullptr;
+  nb::gil_scoped_release released;
+  const bool small = job.heads * job.queries * job.keys < kChunkEntries;
+  parallel(job.heads * job.blocks(), blocks_a_turn(job), small ? 1 : threads,
+           [&](int64_t begin, int64_t end) { engine->attention(job, begin, end); });
+  return found;
+}
+
+static void attention_vjp(int storage, std::vector<int64_t> shape, int threads, std::vector<uintptr_t> q,
+                          std::vector<uintptr_t> k, std::vector<uintptr_t> v, double scale, uintptr_t radius,
+                          bool radius_per_row, double keep, uintptr_t indptr, uintptr_t index, uintptr_t value,
+                          uintptr_t out_grad, uintptr_t value_grad, uintptr_t slopes, uintptr_t q_grad,
+                          uintptr_t k_grad, uintptr_t v_grad, uintptr_t radius_grad) {
+  AttentionVjpJob job{};
+  set_shape(job, storage, shape, threads, q, k, v, scale, radius, radius_per_row);
+  job.keep = keep, job.indptr = at<int64_t>(indptr), job.index = at<int32_t>(index), job.value = at<void>(value);
+  job.out_grad = at<void>(out_grad), job.value_grad = at<void>(value_grad), job.slopes = at<void>(slopes);
+  job.q_grad = at<void>(q_grad), job.k_grad = at<void>(k_grad), job.v_grad = at<void>(v_grad);
+  job.radius_grad = at<double>(radius_grad);
+  const int64_t rows = job.heads * job.queries, heads = job.heads / job.group;
+  job.ranges = heads >= 4 * threads ? 1 : std::min<int64_t>(job.keys, (4 * threads + heads - 1) / heads);
+  nb::gil_scoped_release released;
+  const int64_t work = job.indptr[rows] * (job.width + job.value_width);
+  const int many = work < 4 * kChunkEntries ? 1 : threads;
+  parallel(rows, std::max<int64_t>(1, rows / (8 * threads)), many,
+           [&](int64_t begin, int64_t end) { engine->attention_vjp_rows(job, begin, end); });
+  parallel(heads * job.ranges, 1, many,
+           [&](int64_t begin, int64_t end) { engine->attention_vjp_keys(job, begin, end); });
+}
+
 static void use_engine(const std::string& name) {
   for (const Engine* found : engines())
     if (name == found->name) {
@@ -153,6 +254,9 @@ NB_MODULE(_core, m) {
   m.def("project_vjp_rows", &project_vjp_rows);
   m.def("row_means", &row_means);
   m.def("hinge", &hinge);
+  nb::class_<Found>(m, "Found").def("size", &Found::size).def("move_to", &Found::move_to);
+  m.def("attention", &attention);
+  m.def("attention_vjp", &attention_vjp);
   m.def("borrow_openmp", [](uintptr_t entry) { borrowed() = reinterpret_cast<OpenMP>(entry); });
   m.def("engines", [] {
     std::vector<std::string> names;

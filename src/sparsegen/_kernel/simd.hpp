@@ -162,6 +162,27 @@ inline Vec<double> vmax(Vec<double> a, Vec<double> b) {
 #endif
 }
 
+// a * b + c, rounded once where the instruction set can.
+inline Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
+#if defined(__AVX512F__)
+  return (Vec<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
+#elif defined(__FMA__)
+  return (Vec<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#else
+  return a * b + c;
+#endif
+}
+
+inline Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
+#if defined(__AVX512F__)
+  return (Vec<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
+#elif defined(__FMA__)
+  return (Vec<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#else
+  return a * b + c;
+#endif
+}
+
 inline Vec<float> vsqrt(Vec<float> v) {
 #if defined(__AVX512F__)
   return (Vec<float>)_mm512_sqrt_ps((__m512)v);

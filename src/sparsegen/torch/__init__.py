@@ -16,6 +16,7 @@ except ImportError as error:
     ) from error
 
 from sparsegen.torch._apply import Info
+from sparsegen.torch._attention import SparseWeights, sparse_attention
 from sparsegen.torch.losses import (
     SoftmaxLogLoss,
     SparsegenHingeLoss,
@@ -48,6 +49,7 @@ __all__ = [
     "Info",
     "Softmax",
     "SoftmaxLogLoss",
+    "SparseWeights",
     "Sparsecone",
     "Sparsegen",
     "SparsegenHingeLoss",
@@ -59,6 +61,7 @@ __all__ = [
     "project",
     "softmax",
     "softmax_log_loss",
+    "sparse_attention",
     "sparsecone",
     "sparsegen",
     "sparsegen_exp",
