@@ -349,7 +349,7 @@ def _again(
         found_p = SparseWeights(found.indptr, found.indices, found.values, shape)
         signed, entries = found_p.to_dense(), found_p.flat_index()
         scale = _kept_scale(call.dropout) if call.dropout else 1.0
-        keep = torch.where(signed < 0, 0.0, scale).to(signed.dtype)
+        keep = torch.full_like(signed, scale).masked_fill(signed < 0, 0.0)
     with torch.enable_grad():
         mask = _allowed(call.causal, call.mask, q, k.shape[-2])
         scores = _scores(q, _repeat(k, call.group), call.bias, call.scale)
