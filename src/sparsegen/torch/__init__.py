@@ -17,6 +17,7 @@ except ImportError as error:
 
 from sparsegen.torch._apply import Info
 from sparsegen.torch._attention import SparseWeights, sparse_attention
+from sparsegen.torch.attention import AdditiveAttention, DotAttention
 from sparsegen.torch.losses import (
     SoftmaxLogLoss,
     SparsegenHingeLoss,
@@ -43,10 +44,16 @@ from sparsegen.torch.maps import (
     sum_normalization,
     sum_normalization_plus,
 )
-from sparsegen.torch.modules import Softmax, Sparsecone, Sparsegen, Sparsehourglass, Sparsemax
+from sparsegen.torch.modules import Softmax, Sparsecone, Sparsegen, Sparsehourglass, Sparsemax, make_map
+from sparsegen.torch.multihead import MultiheadAttention, replace_attention
+from sparsegen.torch.probes import AttentionProbe
 
 __all__ = [
+    "AdditiveAttention",
+    "AttentionProbe",
+    "DotAttention",
     "Info",
+    "MultiheadAttention",
     "Softmax",
     "SoftmaxLogLoss",
     "SparseWeights",
@@ -58,7 +65,9 @@ __all__ = [
     "Sparsemax",
     "SparsemaxHuberLoss",
     "hardmax",
+    "make_map",
     "project",
+    "replace_attention",
     "softmax",
     "softmax_log_loss",
     "sparse_attention",

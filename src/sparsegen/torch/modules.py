@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsegen import _checks
-from sparsegen._maps import TRANSFORMS
+from sparsegen._maps import MAPS, TRANSFORMS
 from sparsegen.torch import _apply, maps
 
 
@@ -203,3 +204,73 @@ class Softmax(_Mapping):
         """Show the arguments."""
         shown = self._describe("temperature", self.temperature.detach())
         return f"{shown}, learnable={self.learnable}, dim={self.dim}"
+
+
+class _Uncontrolled(_Mapping):
+    """A map of the table that has no control and no module of its own."""
+
+    def __init__(self, name: str, dim: int = -1) -> None:
+        super().__init__(dim)
+        self.name = name
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map the scores along the module's `dim`."""
+        return _apply.apply(self.name, scores, {}, self.dim, mask, False)
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return f"{self.name!r}, dim={self.dim}"
+
+
+_OF_NAME: dict[str, Any] = {
+    "sparsemax": Sparsemax,
+    "sparsecone": Sparsecone,
+    "sparsehourglass": Sparsehourglass,
+    "softmax": Softmax,
+    **{f"sparsegen_{g}": partial(Sparsegen, transform=g) for g in TRANSFORMS},
+}
+
+
+def make_map(
+    mapping: str | nn.Module, *, lam: Any = None, q: Any = None, temperature: Any = None, learnable: bool = False,
+    shape: Sequence[int] = (), dim: int = -1,
+) -> nn.Module:  # fmt: skip
+    """Make the module of a map from its name and control; a module is returned as it is.
+
+    Parameters
+    ----------
+    mapping : str or module
+        A name of the table, e.g. ``"sparsegen_lin"``, or a module called with scores and a mask.
+    lam, q, temperature : number, sequence or tensor, optional
+        The control of that map, none other.
+    learnable, shape, dim
+        As for the modules, e.g. ``shape=(n_heads, 1)`` for a control of each head.
+
+    Examples
+    --------
+    >>> import sparsegen.torch as sgt
+    >>> sgt.make_map("sparsegen_lin", lam=0.5)
+    Sparsegen(lam=0.5, transform='lin', learnable=False, dim=-1)
+    >>> sgt.make_map("sparsemax", q=1.0)
+    Traceback (most recent call last):
+    ...
+    ValueError: sparsegen: q must be absent for mapping 'sparsemax', which has no such control, got 1.0.
+    """
+    given = {name: value for name, value in (("lam", lam), ("q", q), ("temperature", temperature)) if value is not None}
+    if isinstance(mapping, nn.Module):
+        for name, value in given.items():
+            _checks.fail(ValueError, name, "absent where mapping is a module, which has its own control", value)
+        return mapping
+    if not isinstance(mapping, str) or mapping not in MAPS:
+        _checks.fail(ValueError, "mapping", "a module or one of " + ", ".join(map(repr, MAPS)), repr(mapping))
+    controls = MAPS[mapping].controls
+    for name, value in given.items():
+        if name not in controls:
+            _checks.fail(ValueError, name, f"absent for mapping {mapping!r}, which has no such control", value)
+    if "q" in controls and q is None:
+        _checks.fail(ValueError, "q", f"given for mapping {mapping!r}", None)
+    if not controls:
+        if learnable:
+            _checks.fail(ValueError, "learnable", f"False for mapping {mapping!r}, which has no control", learnable)
+        return _OF_NAME[mapping](dim=dim) if mapping in _OF_NAME else _Uncontrolled(mapping, dim)
+    return _OF_NAME[mapping](**given, learnable=learnable, shape=shape, dim=dim)

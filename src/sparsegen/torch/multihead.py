@@ -1,0 +1,427 @@
+"""Multi-head attention with exact zeros, in the place of torch's own."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from sparsegen import _checks
+from sparsegen.torch import modules
+from sparsegen.torch._attention import sparse_attention
+from sparsegen.torch.probes import Probed
+
+PARAMETERS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "bias_k", "bias_v")
+
+
+class _Inputs(NamedTuple):
+    """Queries, keys and values as (batch, heads, length, features of a head), and who may attend to what."""
+
+    q: Tensor
+    k: Tensor
+    v: Tensor
+    mask: Tensor | None  # as sparse_attention takes it: True = may attend, or numbers to add
+
+
+class MultiheadAttention(Probed):
+    """:class:`torch.nn.MultiheadAttention` with a map of this library in the place of softmax.
+
+    Arguments, parameters, initial values, masks and results are torch's, so weights trained there load here. New are
+    ``mapping``, a name such as ``"sparsegen_lin"`` or a mapping module; its control ``lam``, ``q`` or ``temperature``,
+    one number or one for each head; and ``learnable``, which makes one control for each head a parameter. A query that
+    may attend to nothing gets weights of 0 where torch gives NaN.
+
+    In torch's transformer layers it is called in every mode: their fast path for inference, which knows only softmax,
+    is never taken. Hide keys by boolean masks or -inf: large negative numbers are scores like others to the maps that
+    are not translation invariant.
+
+    >>> import torch
+    >>> from sparsegen.torch.multihead import MultiheadAttention
+    >>> _ = torch.manual_seed(0)
+    >>> attention = MultiheadAttention(8, num_heads=2, batch_first=True, mapping="sparsegen_lin", lam=[-99.0, 0.999])
+    >>> x = torch.randn(1, 4, 8)
+    >>> output, weights = attention(x, x, x, average_attn_weights=False)
+    >>> output.shape, weights.shape
+    (torch.Size([1, 4, 8]), torch.Size([1, 2, 4, 4]))
+    >>> (weights > 0).sum(-1)  # keys used: (batch, heads, queries)
+    tensor([[[4, 4, 4, 4],
+             [1, 1, 1, 1]]])
+    >>> layer = torch.nn.TransformerEncoderLayer(8, nhead=2, batch_first=True)
+    >>> layer.self_attn = attention
+    >>> layer.eval()(x).shape
+    torch.Size([1, 4, 8])
+    """
+
+    # Torch's transformer layers read this to see whether they may skip forward and compute softmax attention fused.
+    _qkv_same_embed_dim = False
+
+    in_proj_weight: Tensor | None
+    q_proj_weight: Tensor
+    k_proj_weight: Tensor
+    v_proj_weight: Tensor
+    in_proj_bias: Tensor | None
+    bias_k: Tensor | None
+    bias_v: Tensor | None
+    mapping: Any  # a name, or a mapping module
+
+    def __init__(
+        self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
+        add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+        device: Any = None, dtype: torch.dtype | None = None, *, mapping: Any = "sparsemax", lam: Any = None,
+        q: Any = None, temperature: Any = None, learnable: bool = False,
+    ) -> None:  # fmt: skip
+        super().__init__()
+        _check_sizes(embed_dim, num_heads)
+        self.embed_dim, self.num_heads, self.head_dim = embed_dim, num_heads, embed_dim // num_heads
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        self.dropout, self.batch_first, self.add_zero_attn = dropout, batch_first, add_zero_attn
+        self._add_parameters(bias, add_bias_kv, {"device": device, "dtype": dtype})
+        self._reset_parameters()
+        given = {"lam": lam, "q": q, "temperature": temperature}
+        self._set_mapping(mapping, given, learnable, device, dtype)
+
+    def _add_parameters(self, bias: bool, add_bias_kv: bool, factory: dict[str, Any]) -> None:
+        """Torch's names and shapes; None for those the options leave out."""
+        e, together = self.embed_dim, self.kdim == self.vdim == self.embed_dim
+        shapes: dict[str, tuple[int, ...] | None] = {
+            "in_proj_weight": (3 * e, e) if together else None,
+            "q_proj_weight": None if together else (e, e),
+            "k_proj_weight": None if together else (e, self.kdim),
+            "v_proj_weight": None if together else (e, self.vdim),
+            "in_proj_bias": (3 * e,) if bias else None,
+            "bias_k": (1, 1, e) if add_bias_kv else None,
+            "bias_v": (1, 1, e) if add_bias_kv else None,
+        }
+        for name in PARAMETERS:
+            shape = shapes[name]
+            self.register_parameter(name, None if shape is None else nn.Parameter(torch.empty(shape, **factory)))
+        self.out_proj = nn.Linear(e, e, bias=bias, **factory)
+
+    def _reset_parameters(self) -> None:
+        """Torch's distributions in torch's order: the same seed gives the same numbers."""
+        for name in PARAMETERS:
+            parameter = getattr(self, name)
+            if parameter is None:
+                continue
+            if name == "in_proj_bias":
+                nn.init.zeros_(parameter)
+                nn.init.zeros_(self.out_proj.bias)
+            elif name.endswith("weight"):
+                nn.init.xavier_uniform_(parameter)
+            else:
+                nn.init.xavier_normal_(parameter)
+
+    def _set_mapping(
+        self, mapping: Any, given: dict[str, Any], learnable: bool, device: Any, dtype: torch.dtype | None
+    ) -> None:
+        given = {name: value for name, value in given.items() if value is not None}
+        self.mapping = mapping
+        self.controls: dict[str, Any] = {}
+        self._per_head: list[float] = []  # fixed values the state does not hold
+        if isinstance(mapping, nn.Module):
+            _check_module(mapping, given, learnable)
+            return
+        values: dict[str, Any] = {name: _column(name, value, self.num_heads) for name, value in given.items()}
+        each = learnable or any(value.dim() > 0 for value in values.values())
+        made = modules.make_map(mapping, **values, learnable=learnable, shape=(self.num_heads, 1) if each else ())
+        if each:
+            self._keep_heads(made)
+            self.mapping.to(device=device, dtype=dtype)
+        else:  # numbers need no module: they lose no digits and follow every dtype and device
+            self.controls = {name: value.item() for name, value in values.items()}
+
+    def _keep_heads(self, made: nn.Module) -> None:
+        """Hold a module with a control for each head; one that is fixed stays out of the state, as torch has none."""
+        self.mapping = made
+        if not self.mapping.learnable:
+            self._per_head = self.mapping.control.flatten().tolist()
+            self.mapping.register_buffer("control", self.mapping.control, persistent=False)
+
+    def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
+        """Load, keeping fixed controls that the state does not speak of: torch's attention has none."""
+        super()._load_from_state_dict(state_dict, prefix, *rest)
+        if self._per_head:  # after a stay on the meta device the buffer holds anything
+            self.mapping.control.copy_(torch.tensor(self._per_head).reshape(-1, 1))
+        elif isinstance(self.mapping, nn.Module) and not any(key.startswith(f"{prefix}mapping.") for key in state_dict):
+            state_dict.update({f"{prefix}mapping.{name}": b for name, b in self.mapping.named_buffers()})
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
+        need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
+        is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
+        """Attend. Shapes and masks are those of :class:`torch.nn.MultiheadAttention`: True in a mask hides."""
+        if query.is_nested or key.is_nested or value.is_nested:
+            _check_nested(query, key, value, key_padding_mask, attn_mask)
+            return self._forward_nested(query, need_weights, average_attn_weights)
+        if is_causal and attn_mask is None:
+            _checks.fail(ValueError, "attn_mask", "given with is_causal, which is a hint about it", None)
+        batched = query.dim() == 3
+        q, k, v = self._batch_first(query, key, value)
+        attn_mask, padding = _check_masks(attn_mask, key_padding_mask, q, k, self.num_heads, batched)
+        inputs = self._project(q, k, v, attn_mask, padding)
+        # The hint is taken where it saves the mask. Beside keys of the module's own it would hide those as well.
+        square = q.shape[1] == k.shape[1] == inputs.k.shape[2]
+        causal = is_causal and square and key_padding_mask is None and not need_weights
+        output, weights = self._attend(inputs, causal, need_weights, average_attn_weights)
+        if not batched:
+            return output.squeeze(0), None if weights is None else weights.squeeze(0)
+        return output if self.batch_first else output.transpose(0, 1), weights
+
+    def _batch_first(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """The inputs as (batch, length, features), checked; one tensor given several times stays one."""
+        _check_axes(query, key, value)
+        q = self._lay(query)
+        k = q if key is query else self._lay(key)
+        v = k if value is key else self._lay(value)
+        _check_shapes(q, k, v, (self.embed_dim, self.kdim, self.vdim))
+        return q, k, v
+
+    def _lay(self, x: Tensor) -> Tensor:
+        if x.dim() == 2:
+            return x.unsqueeze(0)
+        return x if self.batch_first else x.transpose(0, 1)
+
+    def _project(
+        self, query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None, padding: Tensor | None
+    ) -> _Inputs:
+        q, k, v = self._in_proj(query, key, value)
+        mask = _merge(attn_mask, padding, q.dtype)
+        batch, extra = q.shape[0], []
+        if self.bias_k is not None and self.bias_v is not None:
+            extra.append((self.bias_k, self.bias_v))
+        if self.add_zero_attn:
+            zero = k.new_zeros(1, 1, self.embed_dim)
+            extra.append((zero, zero))
+        for more_k, more_v in extra:
+            k = torch.cat((k, more_k.to(k.dtype).expand(batch, 1, -1)), dim=1)
+            v = torch.cat((v, more_v.to(v.dtype).expand(batch, 1, -1)), dim=1)
+        if mask is not None and extra:  # every query may attend to the keys added
+            mask = F.pad(mask, (0, len(extra)), value=1.0 if mask.dtype == torch.bool else 0.0)
+        return _Inputs(self._heads(q), self._heads(k), self._heads(v), mask)
+
+    def _in_proj(self, query: Tensor, key: Tensor, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        bias = self.in_proj_bias
+        if self.in_proj_weight is None:
+            weights: tuple[Tensor, ...] = (self.q_proj_weight, self.k_proj_weight, self.v_proj_weight)
+        elif query is key and key is value:
+            q, k, v = F.linear(query, self.in_proj_weight, bias).chunk(3, dim=-1)
+            return q, k, v
+        else:
+            weights = self.in_proj_weight.chunk(3)
+        biases = (None, None, None) if bias is None else bias.chunk(3)
+        q, k, v = (F.linear(x, w, b) for x, w, b in zip((query, key, value), weights, biases))
+        return q, k, v
+
+    def _heads(self, x: Tensor) -> Tensor:
+        return x.unflatten(-1, (self.num_heads, self.head_dim)).transpose(1, 2)
+
+    def _attend(self, x: _Inputs, causal: bool, need_weights: bool, average: bool) -> tuple[Tensor, Tensor | None]:
+        if self._probes:
+            self._show(x)
+        result = sparse_attention(
+            x.q, x.k, x.v, mapping=self.mapping, attn_mask=None if causal else x.mask, is_causal=causal,
+            dropout_p=self.dropout if self.training else 0.0, return_weights=need_weights, **self.controls,
+        )  # fmt: skip
+        output, weights = result if need_weights else (result, None)
+        if weights is not None and average:
+            weights = weights.mean(dim=1)
+        return self.out_proj(output.transpose(1, 2).flatten(2)), weights
+
+    def _show(self, x: _Inputs) -> None:
+        """Show the probes the weights before dropout: by a call of its own, so that the model's stays as it is."""
+        with torch.no_grad():
+            _, weights = sparse_attention(
+                x.q, x.k, x.v, mapping=self.mapping, attn_mask=x.mask, return_weights=True, **self.controls
+            )
+            mask = x.mask if x.mask is None or x.mask.dtype == torch.bool else x.mask != -math.inf
+            self._observe(weights, mask)
+
+    def _forward_nested(self, x: Tensor, need_weights: bool, average: bool) -> tuple[Tensor, Tensor | None]:
+        """Self-attention of sequences packed by torch's transformer encoder; weights come padded with 0."""
+        lengths = [part.shape[0] for part in x.unbind()]
+        padded = x.to_padded_tensor(0.0)
+        there = torch.arange(padded.shape[1], device=x.device) < torch.tensor(lengths, device=x.device)[:, None]
+        hidden = ~(there[:, None, :, None] & there[:, None, None, :])  # queries that are not there attend to nothing
+        inputs = self._project(padded, padded, padded, hidden, None)
+        output, weights = self._attend(inputs, False, need_weights, average)
+        return torch.nested.as_nested_tensor([row[:n] for row, n in zip(output, lengths)]), weights
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        shown = "" if isinstance(self.mapping, nn.Module) else f", mapping={self.mapping!r}"
+        numbers = "".join(f", {name}={value:.4g}" for name, value in self.controls.items())
+        return f"{self.embed_dim}, num_heads={self.num_heads}, batch_first={self.batch_first}{shown}{numbers}"
+
+    @classmethod
+    def from_torch(
+        cls, module: nn.MultiheadAttention, *, mapping: Any = "sparsemax", lam: Any = None, q: Any = None,
+        temperature: Any = None, learnable: bool = False,
+    ) -> MultiheadAttention:  # fmt: skip
+        """The attention of a torch module: its options, and its parameters themselves, not copies.
+
+        >>> import torch
+        >>> from sparsegen.torch.multihead import MultiheadAttention
+        >>> theirs = torch.nn.MultiheadAttention(8, 2)
+        >>> ours = MultiheadAttention.from_torch(theirs, mapping="sparsehourglass", q=1.0)
+        >>> ours
+        MultiheadAttention(
+          8, num_heads=2, batch_first=False, mapping='sparsehourglass', q=1
+          (out_proj): NonDynamicallyQuantizableLinear(in_features=8, out_features=8, bias=True)
+        )
+        >>> ours.in_proj_weight is theirs.in_proj_weight
+        True
+        """
+        m, weight = module, module.out_proj.weight
+        # On the meta device, where initial values cost neither memory nor random numbers.
+        new = cls(
+            m.embed_dim, m.num_heads, m.dropout, m.in_proj_bias is not None, m.bias_k is not None, m.add_zero_attn,
+            m.kdim, m.vdim, m.batch_first, device="meta",
+        )  # fmt: skip
+        for name in PARAMETERS:
+            setattr(new, name, getattr(m, name))
+        new.out_proj = m.out_proj
+        given = {"lam": lam, "q": q, "temperature": temperature}
+        new._set_mapping(mapping, given, learnable, weight.device, weight.dtype)
+        return new.train(m.training)
+
+
+def replace_attention(
+    model: nn.Module, mapping: Any = "sparsemax", *, lam: Any = None, q: Any = None, temperature: Any = None,
+    learnable: bool = False,
+) -> int:  # fmt: skip
+    """Put :class:`MultiheadAttention` in the place of each torch.nn.MultiheadAttention in a model; return how many.
+
+    The parameters stay the same objects, so optimisers made before still hold them; controls that are learnable are
+    new. A mapping module is copied for each. Subclasses of torch's attention are left alone: they compute in their own
+    way. If one cannot be replaced, none is.
+
+    >>> import torch
+    >>> from sparsegen.torch.multihead import replace_attention
+    >>> layer = torch.nn.TransformerDecoderLayer(8, nhead=2)
+    >>> replace_attention(layer, "sparsegen_lin", lam=0.5)
+    2
+    """
+    if not isinstance(model, nn.Module):
+        _checks.fail(TypeError, "model", "a torch.nn.Module", type(model).__name__)
+    if type(model) is nn.MultiheadAttention:
+        condition = "a module with attention inside it (MultiheadAttention.from_torch takes one by itself)"
+        _checks.fail(ValueError, "model", condition, "a torch.nn.MultiheadAttention")
+    controls: dict[str, Any] = {"lam": lam, "q": q, "temperature": temperature, "learnable": learnable}
+    old = {id(m): m for m in model.modules() if type(m) is nn.MultiheadAttention}
+    # Copies of a learnable mapping must not share what it learns.
+    new = {i: MultiheadAttention.from_torch(m, mapping=copy.deepcopy(mapping), **controls) for i, m in old.items()}
+    for parent in list(model.modules()):
+        for name, child in parent._modules.items():
+            if id(child) in new:
+                parent._modules[name] = new[id(child)]
+    return len(new)
+
+
+def _column(name: str, given: Any, heads: int) -> Tensor:
+    """A control as one number, or as one for each head that broadcasts along the queries."""
+    value = modules._values(name, given)
+    if tuple(value.shape) not in ((), (heads,), (heads, 1)):
+        _checks.fail(
+            ValueError, name, f"one number, or one for each of the {heads} heads", f"shape {tuple(value.shape)}"
+        )
+    return value if value.dim() == 0 else value.reshape(heads, 1)
+
+
+def _merge(attn_mask: Tensor | None, padding: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    """Both masks, of four axes, as one: boolean (True = may attend) if all are boolean, numbers to add if not."""
+    masks = [mask for mask in (attn_mask, padding) if mask is not None]
+    if not masks:
+        return None
+    if all(mask.dtype == torch.bool for mask in masks):
+        hidden = masks[0] if len(masks) == 1 else masks[0] | masks[1]
+        return ~hidden
+    numbers = [_as_numbers(mask, dtype) for mask in masks]
+    return numbers[0] if len(numbers) == 1 else numbers[0] + numbers[1]
+
+
+def _as_numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
+    if mask.dtype != torch.bool:
+        return mask.to(dtype)
+    return torch.zeros_like(mask, dtype=dtype).masked_fill(mask, -math.inf)
+
+
+def _check_sizes(embed_dim: int, num_heads: int) -> None:
+    for name, size in (("embed_dim", embed_dim), ("num_heads", num_heads)):
+        if size <= 0:
+            _checks.fail(ValueError, name, "positive", size)
+    if embed_dim % num_heads:
+        _checks.fail(ValueError, "embed_dim", f"divisible by num_heads {num_heads}", embed_dim)
+
+
+def _check_module(mapping: nn.Module, given: dict[str, Any], learnable: bool) -> None:
+    """A mapping module has its own controls and must map along the keys."""
+    if not isinstance(mapping, modules._Mapping):
+        _checks.fail(TypeError, "mapping", "a name of a map or a mapping module of sparsegen", type(mapping).__name__)
+    for name, value in given.items():
+        _checks.fail(ValueError, name, "None with a mapping module, which has its own control", value)
+    if learnable:
+        _checks.fail(ValueError, "learnable", "False with a mapping module, which says so itself", learnable)
+    if mapping.dim != -1:
+        _checks.fail(ValueError, "the dim of mapping", "-1, the keys", mapping.dim)
+
+
+def _check_nested(query: Tensor, key: Tensor, value: Tensor, *masks: Tensor | None) -> None:
+    if not (query is key and key is value):
+        _checks.fail(ValueError, "a nested query", "the key and the value as well", "another key or value")
+    if query.layout != torch.strided:
+        _checks.fail(ValueError, "a nested query", "of layout torch.strided", query.layout)
+    if any(mask is not None for mask in masks):
+        _checks.fail(ValueError, "masks", "None with a nested query, which has no padding", "a mask")
+
+
+def _check_axes(query: Tensor, key: Tensor, value: Tensor) -> None:
+    axes = query.dim()
+    if axes not in (2, 3):
+        _checks.fail(ValueError, "query", "of two axes, or three with a batch", f"shape {tuple(query.shape)}")
+    for name, x in (("key", key), ("value", value)):
+        if x.dim() != axes:
+            _checks.fail(ValueError, name, f"of {axes} axes, as query", f"shape {tuple(x.shape)}")
+
+
+def _check_shapes(q: Tensor, k: Tensor, v: Tensor, sizes: tuple[int, int, int]) -> None:
+    for name, x, size in zip(("query", "key", "value"), (q, k, v), sizes):
+        if x.shape[2] != size:
+            _checks.fail(ValueError, f"the last axis of {name}", f"of size {size}", x.shape[2])
+        if x.shape[0] != q.shape[0]:
+            _checks.fail(ValueError, f"the batch of {name}", f"of size {q.shape[0]}, as query's", x.shape[0])
+    if k.shape[1] != v.shape[1]:
+        _checks.fail(ValueError, "value", f"as long as key, {k.shape[1]}", v.shape[1])
+
+
+def _check_masks(
+    attn_mask: Tensor | None, padding: Tensor | None, q: Tensor, k: Tensor, heads: int, batched: bool
+) -> tuple[Tensor | None, Tensor | None]:
+    """The masks as they broadcast against (batch, heads, queries, keys)."""
+    batch, queries, keys = q.shape[0], q.shape[1], k.shape[1]
+    if padding is not None:
+        _check_kind("key_padding_mask", padding)
+        expected = (batch, keys) if batched else (keys,)
+        if tuple(padding.shape) != expected:
+            _checks.fail(ValueError, "key_padding_mask", f"of shape {expected}", f"shape {tuple(padding.shape)}")
+        padding = padding.reshape(batch, 1, 1, keys)
+    if attn_mask is not None:
+        _check_kind("attn_mask", attn_mask)
+        shape, each = tuple(attn_mask.shape), (batch * heads, queries, keys)
+        if shape == each:
+            attn_mask = attn_mask.reshape(batch, heads, queries, keys)
+        elif shape not in ((queries, keys), (1, queries, keys)):
+            _checks.fail(ValueError, "attn_mask", f"of shape {(queries, keys)} or {each}", f"shape {shape}")
+        else:
+            attn_mask = attn_mask.reshape(1, 1, queries, keys)
+    return attn_mask, padding
+
+
+def _check_kind(name: str, mask: Tensor) -> None:
+    if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
+        _checks.fail(TypeError, name, "boolean (True = hidden) or floating point", f"dtype {mask.dtype}")
