@@ -1,0 +1,67 @@
+"""Files that hold a model, its vocabularies and, if training is to go on, everything training needs."""
+
+from __future__ import annotations
+
+import os
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from sparsegen._checks import fail
+
+FORMAT = "sparsegen seq2seq"
+SCHEMA = 1
+
+
+def save(path: Path, content: dict[str, Any]) -> None:
+    """Write a checkpoint so that its name holds either the old or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            torch.save({"format": FORMAT, "schema": SCHEMA, **content}, file)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def load(path: str | Path, device: Any = "cpu") -> dict[str, Any]:
+    """Read a checkpoint; no code in it is run. A torn file, or one of another kind, is refused by name.
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> from tempfile import TemporaryDirectory
+    >>> with TemporaryDirectory() as folder:
+    ...     path = Path(folder) / "model.pt"
+    ...     save(path, {"epoch": 3})
+    ...     load(path)["epoch"]
+    3
+    """
+    if not Path(path).is_file():
+        raise FileNotFoundError(f"{path} is not there. A checkpoint is made by: sparsegen train")
+    try:
+        found = torch.load(path, map_location=device, weights_only=True)
+    except (RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        fail(
+            ValueError,
+            str(path),
+            "a whole checkpoint of tensors and plain values",
+            f"one torch cannot read: {_line(error)}",
+        )
+    kind = found.get("format") if isinstance(found, dict) else None
+    if kind != FORMAT:
+        fail(ValueError, str(path), f"a checkpoint of format {FORMAT!r}", f"format {kind!r}")
+    if found.get("schema") != SCHEMA:
+        fail(ValueError, f"the schema of {path}", f"{SCHEMA}, the one this version reads", found.get("schema"))
+    return found
+
+
+def _line(error: Exception) -> str:
+    """The beginning of an error: torch's own may run over pages."""
+    return str(error).split("\n")[0].split(". ")[0][:120]
