@@ -1,7 +1,11 @@
-"""The command line: `sparsegen tour`, `sparsegen reproduce`."""
+"""The command line: `sparsegen tour`, `sparsegen reproduce`, `sparsegen train`, `sparsegen translate`."""
 
 from __future__ import annotations
 
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -90,19 +94,32 @@ reproduce = typer.Typer(no_args_is_help=True, help="Run the paper's experiments.
 app.add_typer(reproduce, name="reproduce")
 
 
-def _reproduce(experiment: str, jobs: int, out: Path, data: Path | None, **options: Any) -> None:
-    """Run an experiment; what a person can mend is said in a line, not in a traceback."""
+@contextmanager
+def _said_plainly(out: Path | None = None) -> Iterator[None]:
+    """What a person can mend is said in a line, not in a traceback."""
     from sparsegen.experiments.sweep import SweepError
 
-    console = Console()
     try:
-        run(experiment, out=out, data=data, console=console, jobs=jobs or sparsegen.get_num_threads(), **options)
+        yield
     except KeyboardInterrupt:
-        console.print(f"Interrupted. What is finished is kept in {out}; the same command goes on from there.")
+        if out is not None:
+            typer.echo(f"Interrupted. What is finished is kept in {out}; the same command goes on from there.")
         raise typer.Exit(130) from None
+    except BrokenPipeError:  # the reader of our output has gone
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        raise typer.Exit(1) from None
     except (FileNotFoundError, ValueError, SweepError, ImportError, OSError) as error:
         typer.echo(error, err=True)
         raise typer.Exit(1) from None
+
+
+def _reproduce(experiment: str, jobs: int, out: Path, data: Path | None, **options: Any) -> None:
+    with _said_plainly(out):
+        run(experiment, out=out, data=data, console=Console(), jobs=jobs or sparsegen.get_num_threads(), **options)
+
+
+def _names(text: str) -> tuple[str, ...]:
+    return tuple(name.strip() for name in text.split(",") if name.strip())
 
 
 @reproduce.command()
@@ -122,9 +139,104 @@ def real(
     engine: Engine = ENGINE, address: str = ADDRESS,
 ) -> None:  # fmt: skip
     """Multilabel learning on real data: Scene, Emotions and Birds beside the paper, and larger sets."""
-    chosen = tuple(name.strip() for name in sets.split(",") if name.strip())
     options = {"scale": scale.value, "seed": seed, "engine": engine.value, "address": address}
-    _reproduce("real", jobs, out, data, sets=chosen, openml=openml, **options)
+    _reproduce("real", jobs, out, data, sets=_names(sets), openml=openml, **options)
+
+
+CORPORA = typer.Option("", help="Names of corpora, with commas; else those of the experiment.")
+MAPS = typer.Option("", help="Rows of the paper's table, with commas; else all five.")
+
+
+@reproduce.command()
+def translation(
+    scale: Scale = SCALE, seed: int = SEED, jobs: int = JOBS, out: Path = OUT, data: Path = DATA,
+    corpora: str = CORPORA, maps: str = MAPS, engine: Engine = ENGINE, address: str = ADDRESS,
+) -> None:  # fmt: skip
+    """Translate with attention by every map: BLEU, support and heatmaps. numbers-fr-en needs no data."""
+    options = {"scale": scale.value, "seed": seed, "engine": engine.value, "address": address}
+    _reproduce("translation", jobs, out, data, corpora=_names(corpora), maps=_names(maps), **options)
+
+
+@reproduce.command()
+def summarization(
+    scale: Scale = SCALE, seed: int = SEED, jobs: int = JOBS, out: Path = OUT, data: Path = DATA,
+    corpora: str = CORPORA, maps: str = MAPS, engine: Engine = ENGINE, address: str = ADDRESS,
+) -> None:  # fmt: skip
+    """Write headlines with attention by every map: ROUGE, support and heatmaps."""
+    options = {"scale": scale.value, "seed": seed, "engine": engine.value, "address": address}
+    _reproduce("summarization", jobs, out, data, corpora=_names(corpora), maps=_names(maps), **options)
+
+
+def _control(lam: float | None, q: float | None, temperature: float | None) -> float | None:
+    given = [value for value in (lam, q, temperature) if value is not None]
+    if len(given) > 1:
+        raise ValueError("a map has one control: give --lam, --q or --temperature, not several.")
+    return given[0] if given else None
+
+
+@app.command()
+def train(
+    out: Path = typer.Option(..., help="Folder of the run; one begun there with the same settings is resumed."),
+    corpus: str = typer.Option(None, help="A corpus by name; numbers-fr-en needs no data."),
+    data: Path = DATA,
+    source: Path = typer.Option(None, help="Instead: source sentences, a line each, words separated by spaces."),
+    target: Path = typer.Option(None, help="Their translations, line by line."),
+    valid_source: Path = typer.Option(None, help="Sentences to validate on."),
+    valid_target: Path = typer.Option(None, help="Their translations."),
+    limit: int = typer.Option(None, min=1, help="Train on the first pairs only."),
+    max_words: int = typer.Option(50, min=1, help="Leave longer sentences out of training."),
+    mapping: str = typer.Option("sparsegen_lin", help="The attention's map: a name of the table of maps."),
+    lam: float = typer.Option(None, help="Control of sparsegen."),
+    q: float = typer.Option(None, help="Control of sparsecone and sparsehourglass."),
+    temperature: float = typer.Option(None, help="Control of softmax."),
+    learnable: bool = typer.Option(False, "--learnable", help="Train the control too."),
+    attention: str = typer.Option("additive", help="additive, general or dot."),
+    embedding: int = typer.Option(256, min=1), hidden: int = typer.Option(256, min=2),
+    layers: int = typer.Option(1, min=1), dropout: float = typer.Option(0.3, min=0.0, max=0.99),
+    epochs: int = typer.Option(9, min=1), batch_size: int = typer.Option(64, min=1),
+    optimizer: str = typer.Option("adam", help="adam or sgd."), lr: float = typer.Option(1.5e-3),
+    decay_from: int = typer.Option(5, min=1, help="Halve the learning rate each epoch after this many."),
+    clip: float = typer.Option(1.0, help="Largest norm of the gradient."),
+    patience: int = typer.Option(None, min=1, help="Stop after so many epochs without a better one."),
+    min_count: int = typer.Option(2, min=1, help="Rarer words are unknown."),
+    sentencepiece: int = typer.Option(None, min=8, help="Use SentencePiece with so many pieces, not words."),
+    seed: int = SEED,
+) -> None:  # fmt: skip
+    """Train an encoder-decoder with sparse attention; alone, or under torchrun on several processes."""
+    with _said_plainly(out):
+        from sparsegen import text
+        from sparsegen.experiments.seq2seq.training import TrainConfig
+
+        given = text.Text(corpus, data, source, target, valid_source, valid_target, limit, max_words)
+        model = {
+            "embedding": embedding, "hidden": hidden, "layers": layers, "dropout": dropout, "attention": attention,
+            "mapping": mapping, "control": _control(lam, q, temperature), "learnable": learnable,
+        }  # fmt: skip
+        per = "word" if optimizer == "adam" else "sentence"  # as each is usually set up
+        training = TrainConfig(
+            epochs=epochs, batch_size=batch_size, optimizer=optimizer, lr=lr, decay_from=decay_from, clip=clip, per=per,
+            seed=seed, patience=patience,
+        )  # fmt: skip
+        text.train(given, model, training, out, Console(), min_count=min_count, sentencepiece=sentencepiece)
+
+
+@app.command()
+def translate(
+    model: Path = typer.Argument(..., help="A checkpoint, such as best.pt in the folder of a run."),
+    beam: int = typer.Option(5, min=1, help="1: greedy."),
+    tokenize: str = typer.Option(None, help="en or fr: lower-case the lines and cut them into words first."),
+    unknown: bool = typer.Option(True, help="Replace unknown words by the source word they attend to."),
+    attention: Path = typer.Option(None, help="Save the heatmaps: .png, .svg or .pdf, or .json with the numbers."),
+    max_words: int = typer.Option(None, min=1, help="Longest translation."),
+) -> None:
+    """Translate the lines of standard input to standard output."""
+    with _said_plainly():
+        from sparsegen import text
+
+        text.run_translate(
+            model, sys.stdin, sys.stdout, beam=beam, language=tokenize, replace_unknown=unknown, attention=attention,
+            max_words=max_words,
+        )  # fmt: skip
 
 
 def main() -> None:

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from sparsegen.experiments.results import Result
 
 try:
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.patches import Rectangle
     from matplotlib.ticker import MaxNLocator
 except ImportError as error:
     raise ImportError(
@@ -45,16 +49,18 @@ STYLE: Any = {
 
 
 def save(figure: Figure, path: Path) -> list[Path]:
-    """Write a figure as PNG and as SVG, by way of temporary names; return the paths."""
+    """Write a figure as PNG and as SVG; return the paths."""
+    return [save_as(figure, path.with_suffix(f".{kind}")) for kind in ("png", "svg")]
+
+
+def save_as(figure: Figure, path: Path) -> Path:
+    """Write a figure in the format its file name ends in, by way of a temporary name; return the path."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    written = []
-    for kind in ("png", "svg"):
-        target, draft = path.with_suffix(f".{kind}"), path.with_name(f".{path.name}.tmp.{kind}")
-        with mpl.rc_context(STYLE):
-            figure.savefig(draft, dpi=200, bbox_inches="tight", metadata={"Date": None} if kind == "svg" else None)
-        os.replace(draft, target)
-        written.append(target)
-    return written
+    draft = path.with_name(f".{path.stem}.tmp{path.suffix}")
+    with mpl.rc_context(STYLE):
+        figure.savefig(draft, dpi=200, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
+    os.replace(draft, path)
+    return path
 
 
 def _curves(axes: Any, table: list[dict[str, Any]], setting: str, measure: str, pairs: list[str]) -> None:
@@ -103,3 +109,112 @@ def synthetic(result: Result, folder: Path) -> list[Path]:
     """Draw the paper's F-score, JSD and sparsity figures from a synthetic Result."""
     drawn = {"f1": _panels(result, "f1"), "jsd": _panels(result, "jsd"), "sparsity": _sparsity(result)}
     return [path for name, figure in drawn.items() for path in save(figure, folder / f"synthetic-{name}")]
+
+
+class Heatmap(NamedTuple):
+    """Attention of one sentence: a row for each word written, a column for each source word."""
+
+    title: str
+    source: list[str]
+    written: list[str]
+    weights: Any  # (written, source)
+
+
+HEAT = "Greys"  # dark for much
+CELL = 0.2  # inches
+
+
+def _heat(axes: Any, panel: Heatmap) -> Any:
+    """Draw one sentence; cells of weight exactly 0 stay white, positive ones, however small, get a frame."""
+    weights = np.asarray(panel.weights, dtype=float)
+    image = axes.imshow(np.ma.masked_equal(weights, 0), cmap=HEAT, vmin=-0.15, vmax=1, aspect="auto")
+    for i, j in np.argwhere(weights > 0):
+        axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="#0072B2", linewidth=0.5))
+    axes.set_xticks(range(len(panel.source)), panel.source, rotation=90)
+    axes.set_yticks(range(len(panel.written)), panel.written)
+    axes.xaxis.tick_top()
+    axes.tick_params(length=0)
+    axes.grid(False)
+    axes.spines[:].set_visible(True)
+    axes.spines[:].set_color("#999999")
+    if panel.title:
+        axes.set_xlabel(panel.title)
+    return image
+
+
+def heatmaps(panels: Sequence[Heatmap], columns: int = 3) -> Figure:
+    """Draw attention heatmaps side by side, words legible, with one scale for all."""
+    columns = min(columns, len(panels))
+    rows = -(-len(panels) // columns)
+    words = max(len(p.source) for p in panels), max(len(p.written) for p in panels)
+    letters = max(len(w) for p in panels for w in (*p.source, *p.written))
+    margin = 0.075 * letters
+    width, height = words[0] * CELL + margin, words[1] * CELL + margin + 0.3
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(columns * width + 0.6, rows * height), layout="constrained")
+        grid = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, panel in zip(grid, panels):
+            image = _heat(axes, panel)
+        for axes in grid[len(panels) :]:
+            axes.set_axis_off()
+        bar = figure.colorbar(image, ax=grid.tolist(), shrink=0.6, pad=0.01, label="weight (framed: not 0)")
+        bar.ax.set_ylim(0, 1)
+    return figure
+
+
+def sample_heatmaps(result: Result, corpus: str, test: str, sample: int, rows: Sequence[str]) -> Figure:
+    """Draw one test sentence under several maps of a translation or summarization Result."""
+    panels = []
+    for name in rows:
+        row = next(r for r in result.rows if r["row"] == name and r["corpus"] == corpus)
+        kept = row["tests"][test]["samples"][sample]
+        control = "" if row["control"] is None else f" ({row['control']:g})"
+        panels.append(Heatmap(f"{name}{control}", kept["source"], kept["written"], kept["weights"]))
+    return heatmaps(panels)
+
+
+CURVES = {
+    "softmax": ("#000000", ":"),
+    "softmax (with temp.)": ("#E69F00", "-."),
+    "sparsemax": ("#D55E00", "--"),
+    "sparsegen-lin": ("#0072B2", "-"),
+    "sparsehg": ("#009E73", "--"),
+}
+
+
+def learning_curves(result: Result) -> Figure:
+    """Draw validation accuracy against the epoch, a panel a corpus, a line a map."""
+    corpora = result.config["corpora"]
+    with mpl.rc_context(STYLE):
+        figure = Figure(figsize=(3.0 * len(corpora), 2.5), layout="constrained")
+        panels = figure.subplots(1, len(corpora), squeeze=False)[0]
+        for axes, corpus in zip(panels, corpora):
+            for row in (r for r in result.rows if r["corpus"] == corpus):
+                colour, line = CURVES[row["row"]]
+                x = [point["epoch"] + 1 for point in row["curve"]]
+                y = [point["valid_accuracy"] for point in row["curve"]]
+                axes.plot(x, y, color=colour, linestyle=line, linewidth=1.2, marker=".", markersize=4, label=row["row"])
+            axes.set_xlabel("epoch")
+            axes.set_title(corpus)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        panels[0].set_ylabel("validation accuracy")
+        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    return figure
+
+
+HEATMAP_ROWS = ("softmax", "sparsemax", "sparsegen-lin")
+
+
+def attention(result: Result, folder: Path) -> list[Path]:
+    """Draw heatmaps of the maps beside each other for the first test set of each corpus, and the learning curves."""
+    written = save(learning_curves(result), folder / f"{result.experiment}-curves")
+    for corpus in result.config["corpora"]:
+        rows = [row["row"] for row in result.rows if row["corpus"] == corpus and row["row"] in HEATMAP_ROWS]
+        test = next(iter(_tests(result, corpus)))
+        if rows:
+            written += save(sample_heatmaps(result, corpus, test, 0, rows), folder / f"{corpus}-attention")
+    return written
+
+
+def _tests(result: Result, corpus: str) -> dict[str, Any]:
+    return next(row["tests"] for row in result.rows if row["corpus"] == corpus)

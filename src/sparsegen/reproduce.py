@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,8 +68,51 @@ def _real_table(result: Result) -> Table:
     return made
 
 
+def _by_test(result: Result) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """The lines of the paper's table for each corpus and test set."""
+    table = result.summary["table"]
+    for corpus, test in dict.fromkeys((row["corpus"], row["test"]) for row in table):
+        yield f"{corpus}: {test}", [row for row in table if (row["corpus"], row["test"]) == (corpus, test)]
+
+
+def _plain(value: float | None, digits: int = 2) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _translation_tables(result: Result) -> Iterator[Table]:
+    for title, rows in _by_test(result):
+        about = f"{title}, {rows[0]['source_words']:.1f} source words; a scaled-down run"
+        made = table(about, "attention", "control", "BLEU", "paper", "exact match", "support")
+        for row in rows:
+            control = "" if row["control"] is None else f"{row['control']:g}"
+            exact = f"{100 * row['exact_match']:.1f} %"
+            made.add_row(row["row"], control, _plain(row["bleu"]), _plain(row["paper"]), exact, _plain(row["support"]))
+        yield made
+
+
+def _summarization_tables(result: Result) -> Iterator[Table]:
+    for title, rows in _by_test(result):
+        measure = "recall at 75 bytes" if rows[0]["measure"] == "rouge_recall_75" else "F1"
+        about = f"{title}, ROUGE {measure}, {rows[0]['source_words']:.1f} source words; a scaled-down run"
+        made = table(about, "attention", "control", "R-1", "R-2", "R-L", "paper's", "support")
+        for row in rows:
+            control = "" if row["control"] is None else f"{row['control']:g}"
+            paper = "" if row["paper"] is None else " ".join(f"{value:.2f}" for value in row["paper"])
+            measured = (_plain(row[key]) for key in ("rouge1", "rouge2", "rougeL"))
+            made.add_row(row["row"], control, *measured, paper, _plain(row["support"]))
+        yield made
+
+
+TABLES = {"translation": _translation_tables, "summarization": _summarization_tables}
+
+
 def show(result: Result, console: Console) -> None:
     """Print the tables and the ledger of a Result."""
+    if result.experiment in TABLES:
+        for made in TABLES[result.experiment](result):
+            console.print(made)
+        console.print(_ledger_table(result))
+        return
     if result.experiment == "real":
         console.print(_real_table(result))
     else:
@@ -98,7 +142,8 @@ def _watched(console: Console, title: str, work: Callable[[Callable[..., None]],
 def _figures(result: Result, folder: Path) -> list[Path]:
     from sparsegen import figures
 
-    return figures.synthetic(result, folder) if result.experiment == "synthetic" else []
+    drawn = {"synthetic": figures.synthetic, "translation": figures.attention, "summarization": figures.attention}
+    return drawn[result.experiment](result, folder) if result.experiment in drawn else []
 
 
 @contextmanager
@@ -115,14 +160,24 @@ def _data_folder(data: Path | None) -> Iterator[None]:
             os.environ.update({FOLDER_VARIABLE: before} if before is not None else {})
 
 
-def run(experiment: str, *, out: Path, data: Path | None, console: Console, **options: Any) -> Result:
-    """Run an experiment, resuming what an earlier run left in `out`; save, draw and show it."""
+def _runner(experiment: str) -> Callable[..., Result]:
     from sparsegen.experiments import real, synthetic
 
-    module: Any = {"synthetic": synthetic, "real": real}[experiment]
+    if experiment in TABLES:
+        try:
+            from sparsegen.experiments import generation
+        except ImportError as error:
+            raise ImportError(f"{experiment} needs {error.name}: pip install 'sparsegen[all]'.") from error
+        return partial(generation.run, experiment)
+    return {"synthetic": synthetic.run, "real": real.run}[experiment]
+
+
+def run(experiment: str, *, out: Path, data: Path | None, console: Console, **options: Any) -> Result:
+    """Run an experiment, resuming what an earlier run left in `out`; save, draw and show it."""
     folder = out / experiment
     with _data_folder(data):
-        result = _watched(console, experiment, lambda moved: module.run(store=folder, progress=moved, **options))
+        run_it = _runner(experiment)
+        result = _watched(console, experiment, lambda moved: run_it(store=folder, progress=moved, **options))
     path = out / f"{experiment}.json"
     result.save(path)
     show(result, console)
