@@ -1,4 +1,4 @@
-# make demo   set up .venv, then a short tour and the paper's synthetic experiment
+# make demo   set up .venv, then a short tour, the paper's synthetic experiment and a translator with its heatmaps
 # make test   set up .venv, then every check
 
 PYTHON ?= python3
@@ -11,6 +11,7 @@ SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/sparsege
 demo: $(STAMP)
 	$(BIN)/sparsegen tour
 	$(BIN)/sparsegen reproduce synthetic --scale small --out demo
+	$(BIN)/sparsegen reproduce translation --scale small --corpora numbers-fr-en --maps softmax,sparsegen-lin --out demo
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --cov --cov-report=term-missing:skip-covered
@@ -23,6 +24,7 @@ lint: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/maps.py
 	$(BIN)/python benchmarks/losses.py
+	$(BIN)/python benchmarks/attention.py
 
 $(STAMP): $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

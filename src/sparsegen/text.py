@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -12,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from sparsegen._checks import fail
-from sparsegen.experiments.results import to_json, write_text
+from sparsegen.experiments.results import write_text
 from sparsegen.experiments.seq2seq.batches import Pairs
 from sparsegen.experiments.seq2seq.corpora import CORPORA, Split, load_corpus, read_parallel, tokenise
 from sparsegen.experiments.seq2seq.model import ModelConfig
@@ -168,8 +169,8 @@ def run_translate(
 
 def _keep_attention(translations: list[Translation], path: Path) -> None:
     if path.suffix == ".json":
-        rows = [{"source": t.source, "written": t.words, "weights": t.weights} for t in translations]
-        write_text(path, to_json(rows) + "\n")
+        rows = [{"source": t.source, "weights": t.weights.tolist(), "written": t.words} for t in translations]
+        write_text(path, json.dumps(rows) + "\n")  # not our own spelling of numbers: "NaN" may be a word here
         return
     from sparsegen import figures
 

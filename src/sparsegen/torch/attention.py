@@ -53,7 +53,7 @@ class _Attention(Probed):
         projected : Tensor, optional
             What :meth:`project_keys` returned for these keys.
         """
-        self._check(query, key, mask)
+        self._check(query, key, value, mask)
         if mask is not None and mask.dim() == 2:
             mask = mask.unsqueeze(1)
         scores = self.scores(query, self.project_keys(key) if projected is None else projected)
@@ -61,13 +61,15 @@ class _Attention(Probed):
         self._observe(weights, mask)
         return weights @ (key if value is None else value), weights
 
-    def _check(self, query: Tensor, key: Tensor, mask: Tensor | None) -> None:
+    def _check(self, query: Tensor, key: Tensor, value: Tensor | None, mask: Tensor | None) -> None:
         for name, given, size in (("query", query, self.query_size), ("key", key, self.key_size)):
             if given.dim() != 3 or given.shape[-1] != size:
                 fail(ValueError, name, f"of shape (batch, length, {size})", tuple(given.shape))
         batch, keys = key.shape[:2]
         if query.shape[0] != batch:
             fail(ValueError, "query", f"of as many rows as key, {batch}", query.shape[0])
+        if value is not None and (value.dim() != 3 or value.shape[:2] != (batch, keys)):
+            fail(ValueError, "value", f"of shape ({batch}, {keys}, any)", tuple(value.shape))
         if mask is not None and mask.shape not in ((batch, keys), (batch, query.shape[1], keys), (batch, 1, keys)):
             fail(ValueError, "mask", f"of shape {(batch, keys)} or {(batch, query.shape[1], keys)}", tuple(mask.shape))
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-import pickle
-import zipfile
+import warnings
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +30,8 @@ def save(path: Path, content: dict[str, Any]) -> None:
         part.unlink(missing_ok=True)
 
 
-def load(path: str | Path, device: Any = "cpu") -> dict[str, Any]:
-    """Read a checkpoint; no code in it is run. A torn file, or one of another kind, is refused by name.
+def load(path: str | Path, device: Any = "cpu", needed: Iterable[str] = ()) -> dict[str, Any]:
+    """Read a checkpoint with what is needed; no code in it is run. A torn file, or one of another kind, is refused.
 
     Examples
     --------
@@ -46,8 +46,10 @@ def load(path: str | Path, device: Any = "cpu") -> dict[str, Any]:
     if not Path(path).is_file():
         raise FileNotFoundError(f"{path} is not there. A checkpoint is made by: sparsegen train")
     try:
-        found = torch.load(path, map_location=device, weights_only=True)
-    except (RuntimeError, EOFError, pickle.UnpicklingError, zipfile.BadZipFile, ValueError, KeyError) as error:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch remarks on pickles of other kinds, which are refused anyway
+            found = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # a torn or foreign file may raise anything, OSError included
         fail(
             ValueError,
             str(path),
@@ -59,6 +61,9 @@ def load(path: str | Path, device: Any = "cpu") -> dict[str, Any]:
         fail(ValueError, str(path), f"a checkpoint of format {FORMAT!r}", f"format {kind!r}")
     if found.get("schema") != SCHEMA:
         fail(ValueError, f"the schema of {path}", f"{SCHEMA}, the one this version reads", found.get("schema"))
+    for name in needed:
+        if name not in found:
+            fail(ValueError, str(path), f"a checkpoint with {name!r} in it", "one without")
     return found
 
 

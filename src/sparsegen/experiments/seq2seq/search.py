@@ -75,6 +75,8 @@ class _Beams:
         """Take a step; return which of the old beams go on, and the words they go on with."""
         totals = self.totals[:, None] + log_p
         top = totals.flatten().topk(min(2 * self.beam, totals.numel()))
+        if bool(top.values[0].isnan()):  # it ranks above every number
+            fail(ValueError, "the model's scores", "numbers", "nan")
         ids: list[list[int]] = []
         looked: list[list[Tensor]] = []
         kept: list[float] = []

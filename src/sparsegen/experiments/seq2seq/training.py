@@ -27,6 +27,7 @@ from sparsegen.experiments.seq2seq.vocabulary import vocabulary_from_state
 
 OPTIMIZERS = ("adam", "sgd")
 LAST, BEST = "last.pt", "best.pt"
+KEPT = ("model_config", "train_config", "vocabularies", "model", "history")  # in every checkpoint
 # Settings that may change between sittings: they say when to stop and how often to save, not what a step does.
 FREE = ("epochs", "patience", "save_steps")
 
@@ -55,9 +56,10 @@ class TrainConfig:
     save_steps: int = 200  # between checkpoints inside an epoch
 
     def __post_init__(self) -> None:
-        for name in ("epochs", "batch_size", "save_steps"):
-            if getattr(self, name) < 1:
-                fail(ValueError, name, "a positive integer", getattr(self, name))
+        for name in ("epochs", "batch_size", "save_steps", "patience"):
+            value = getattr(self, name)
+            if value is not None and value < 1:
+                fail(ValueError, name, "a positive integer", value)
         for name in ("lr", "clip", "decay"):
             if not getattr(self, name) > 0:
                 fail(ValueError, name, "positive", getattr(self, name))
@@ -147,8 +149,10 @@ class Trainer:
         self.sums = [0.0, 0.0]  # loss and words of the epoch so far
         self.seconds = self.epoch_seconds = 0.0
         self.history: list[dict[str, float]] = []
+        if self.folder.exists() and not self.folder.is_dir():  # said now, not when the first checkpoint is due
+            fail(ValueError, "the folder of a run", "a folder", f"the file {self.folder}")
         if (self.folder / LAST).exists():
-            self._resume(checkpoints.load(self.folder / LAST, self.place.device))
+            self._resume(checkpoints.load(self.folder / LAST, self.place.device, KEPT))
 
     @property
     def best(self) -> dict[str, float] | None:
@@ -260,7 +264,7 @@ class Trainer:
 
 def load_model(path: str | Path, device: str = "cpu") -> tuple[Seq2Seq, Any, Any]:
     """Return the model of a checkpoint, ready to translate, and its two vocabularies."""
-    found = checkpoints.load(path, device)
+    found = checkpoints.load(path, device, KEPT)
     model = Seq2Seq(ModelConfig(**found["model_config"])).to(device)
     model.load_state_dict(found["model"])
     source, target = (vocabulary_from_state(found["vocabularies"][side]) for side in ("source", "target"))
