@@ -7,6 +7,17 @@ array([0.75, 0.25, 0.  ])
 The same names for PyTorch, with gradients, are in :mod:`sparsegen.torch`.
 """
 
+from sparsegen._control import (
+    Explanation,
+    calibrate,
+    explain,
+    lam_for_mean_support,
+    lam_for_peak,
+    lam_for_support,
+    lipschitz,
+    q_for_lipschitz,
+    q_for_support,
+)
 from sparsegen._functions import (
     hardmax,
     project,
@@ -33,11 +44,20 @@ from sparsegen._numpy import Info, get_num_threads, set_num_threads
 __version__ = "0.1.0"
 
 __all__ = [
+    "Explanation",
     "Gradients",
     "Info",
+    "calibrate",
+    "explain",
     "get_num_threads",
     "hardmax",
+    "lam_for_mean_support",
+    "lam_for_peak",
+    "lam_for_support",
+    "lipschitz",
     "project",
+    "q_for_lipschitz",
+    "q_for_support",
     "set_num_threads",
     "softmax",
     "softmax_log_loss",

@@ -18,6 +18,15 @@ except ImportError as error:
 from sparsegen.torch._apply import Info
 from sparsegen.torch._attention import SparseWeights, sparse_attention
 from sparsegen.torch.attention import AdditiveAttention, DotAttention
+from sparsegen.torch.control import (
+    DensityScheduler,
+    calibrate,
+    explain,
+    lam_for_mean_support,
+    lam_for_peak,
+    lam_for_support,
+    q_for_support,
+)
 from sparsegen.torch.losses import (
     SoftmaxLogLoss,
     SparsegenHingeLoss,
@@ -51,6 +60,7 @@ from sparsegen.torch.probes import AttentionProbe
 __all__ = [
     "AdditiveAttention",
     "AttentionProbe",
+    "DensityScheduler",
     "DotAttention",
     "Info",
     "MultiheadAttention",
@@ -64,9 +74,15 @@ __all__ = [
     "SparsehourglassHingeLoss",
     "Sparsemax",
     "SparsemaxHuberLoss",
+    "calibrate",
+    "explain",
     "hardmax",
+    "lam_for_mean_support",
+    "lam_for_peak",
+    "lam_for_support",
     "make_map",
     "project",
+    "q_for_support",
     "replace_attention",
     "softmax",
     "softmax_log_loss",

@@ -1,0 +1,199 @@
+"""The controls of :mod:`sparsegen` for tensors, and a scheduler that moves lam towards a wished support in training.
+
+Controls are numbers that are looked up, not differentiated: they are found in float64 on the CPU and carry no gradient.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsegen import _checks, _control
+from sparsegen.torch.modules import Sparsegen
+
+
+def _array(scores: Any, name: str = "scores") -> Any:
+    if not isinstance(scores, Tensor):
+        _checks.fail(TypeError, name, "a torch.Tensor", type(scores).__name__)
+    if not scores.dtype.is_floating_point:
+        _checks.fail(TypeError, name, "of a floating-point type", f"dtype {scores.dtype}")
+    scores = scores.detach().cpu()
+    return (scores.float() if scores.dtype == torch.bfloat16 else scores).numpy()
+
+
+def _plain(value: Any) -> Any:
+    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+
+
+def _tensor(value: Any, scores: Tensor) -> Tensor:
+    return torch.as_tensor(value, dtype=torch.float64, device=scores.device)
+
+
+def lam_for_support(
+    scores: Tensor, k: Any, *, dim: int = -1, mask: Tensor | None = None, ties: str = "raise"
+) -> Tensor:
+    """Return the lam (float64) that gives sparsegen_lin exactly `k` nonzeros. See :func:`sparsegen.lam_for_support`.
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> z = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.25, 0.0]])
+    >>> lam = sgt.lam_for_support(z, 2)
+    >>> (sgt.sparsegen_lin(z, lam=lam) > 0).sum(-1)
+    tensor([2, 2])
+    """
+    found = _control.lam_for_support(_array(scores), _plain(k), axis=dim, mask=_plain(mask), ties=ties)
+    return _tensor(found, scores)
+
+
+def lam_for_mean_support(scores: Tensor, m: float, *, dim: int = -1, mask: Tensor | None = None) -> float:
+    """Return the one lam with which rows have `m` nonzeros on average. See :func:`sparsegen.lam_for_mean_support`.
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> sgt.lam_for_mean_support(torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.25, 0.0]]), 2)
+    0.125
+    """
+    return _control.lam_for_mean_support(_array(scores), m, axis=dim, mask=_plain(mask))
+
+
+def lam_for_peak(scores: Tensor, p_max: Any, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    """Return the lam (float64) with which the largest probability is `p_max`. See :func:`sparsegen.lam_for_peak`.
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> z = torch.tensor([1.0, 0.5, 0.0])
+    >>> sgt.sparsegen_lin(z, lam=sgt.lam_for_peak(z, 0.75))
+    tensor([0.7500, 0.2500, 0.0000])
+    """
+    return _tensor(_control.lam_for_peak(_array(scores), _plain(p_max), axis=dim, mask=_plain(mask)), scores)
+
+
+def q_for_support(scores: Tensor, k: Any, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
+    """Return a q (float64) with which sparsehourglass has exactly `k` nonzeros. See :func:`sparsegen.q_for_support`.
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> z = torch.tensor([1.8, 0.6, 0.2])
+    >>> sgt.sparsehourglass(z, q=sgt.q_for_support(z, 3)) > 0
+    tensor([True, True, True])
+    """
+    return _tensor(_control.q_for_support(_array(scores), _plain(k), axis=dim, mask=_plain(mask)), scores)
+
+
+def calibrate(
+    scores_iterable: Iterable[Tensor], *, mean_support: float | None = None, density: float | None = None, dim: int = -1
+) -> float:
+    """Return the one lam with which all batches have a wished mean support or density. See :func:`sparsegen.calibrate`.
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> batches = [torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([[0.5, 0.25, 0.0]])]
+    >>> lam = sgt.calibrate(batches, mean_support=2)
+    >>> [int((sgt.sparsegen_lin(z, lam=lam) > 0).sum()) for z in batches]
+    [1, 3]
+    """
+    arrays = (_array(scores, "each of scores_iterable") for scores in scores_iterable)
+    return _control.calibrate(arrays, mean_support=mean_support, density=density, axis=dim)
+
+
+def explain(
+    scores: Tensor, map: str = "sparsemax", *, dim: int = -1, mask: Tensor | None = None, **controls: Any
+) -> _control.Explanation:
+    """Return what a map did with the scores, as NumPy arrays. See :func:`sparsegen.explain`.
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> sgt.explain(torch.tensor([[0.9, 0.5, 0.1], [3.0, 0.0, 0.0]])).no_gradient
+    0.5
+    """
+    plain = {name: _plain(value) for name, value in controls.items()}
+    return _control.explain(_array(scores), map, axis=dim, mask=_plain(mask), **plain)
+
+
+class DensityScheduler:
+    """Moves the lam of :class:`Sparsegen` modules towards a wished mean number of nonzeros during training.
+
+    It watches what the modules return; :meth:`step`, called after each step of the optimizer, multiplies their radius
+    1 - lam by (wished / seen) ** rate. A support that is too large shrinks the radius, one that is too small widens it.
+
+    Parameters
+    ----------
+    model : nn.Module
+        Contains the modules, or is one; their lam must not be learnable.
+    support : float
+        The wished mean number of nonzeros.
+    rate : float
+        How fast, above 0 and at most 1.
+    warmup : int
+        Steps in which `support` is approached from what was seen in the first one, in equal ratios.
+
+    Examples
+    --------
+    >>> import torch, sparsegen.torch as sgt
+    >>> _ = torch.manual_seed(0)
+    >>> attend = sgt.Sparsegen(lam=0.0)
+    >>> scheduler = sgt.DensityScheduler(attend, support=8)
+    >>> for _ in range(60):
+    ...     _ = attend(torch.randn(64, 100))
+    ...     scheduler.step()
+    >>> round(scheduler.seen)
+    8
+    """
+
+    def __init__(self, model: nn.Module, support: float, *, rate: float = 0.5, warmup: int = 0) -> None:
+        positive = {
+            "support": ("a number at least 1", lambda v: v >= 1),
+            "rate": ("above 0 and at most 1", lambda v: 0 < v <= 1),
+        }
+        self.support = _checks.control_number("support", support, positive)
+        self.rate = _checks.control_number("rate", rate, positive)
+        if not isinstance(warmup, int) or warmup < 0:
+            _checks.fail(ValueError, "warmup", "an integer of at least 0", repr(warmup))
+        self.warmup, self.steps = warmup, 0
+        self.first: float | None = None
+        self.seen = math.nan
+        """The mean number of nonzeros before the last step."""
+        self.maps = [module for module in model.modules() if isinstance(module, Sparsegen)]
+        if not self.maps or any(module.learnable for module in self.maps):
+            found = "a learnable one" if self.maps else "none"
+            _checks.fail(ValueError, "model", "one with Sparsegen modules whose lam is not learnable", found)
+        self._sums = torch.zeros(2, dtype=torch.float64)
+        self._hooks = [module.register_forward_hook(self._look) for module in self.maps]
+
+    def _look(self, module: Any, inputs: Any, p: Tensor) -> None:
+        if not module.training:
+            return
+        on = (p.detach() > 0).sum(module.dim)
+        rows = (on > 0).sum()  # rows with nothing to choose say nothing
+        self._sums += torch.stack([on.sum(), rows]).double().cpu()
+
+    def wished(self) -> float:
+        """Return the support aimed at now."""
+        if self.first is None or self.steps >= self.warmup:
+            return self.support
+        return self.first * (self.support / self.first) ** (self.steps / self.warmup)
+
+    def step(self) -> None:
+        """Move the radius by what was seen since the last call; nothing seen, nothing moved."""
+        total, rows = self._sums.tolist()
+        if rows == 0:
+            return
+        self._sums.zero_()
+        self.seen = total / rows
+        self.first = self.seen if self.first is None else self.first
+        self.steps += 1
+        factor = (self.wished() / self.seen) ** self.rate
+        with torch.no_grad():
+            for module in self.maps:
+                module.control.mul_(factor)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint needs beside the model's own state."""
+        return {"steps": self.steps, "first": self.first, "seen": self.seen}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Go on from a state."""
+        self.steps, self.first, self.seen = state["steps"], state["first"], state["seen"]
+
+    def remove(self) -> None:
+        """Stop watching."""
+        for hook in self._hooks:
+            hook.remove()
