@@ -258,3 +258,11 @@ def test_options_are_keyword_only(name):
 def test_a_label_hidden_in_an_ignored_row_is_no_error():
     for name in LOSSES:
         assert getattr(sg, f"{name}_loss")(HIDDEN, [-100, 1], mask=[[False], [True]]) >= 0
+
+
+@pytest.mark.parametrize("name", LOSSES)
+@pytest.mark.parametrize(("front", "scores"), [(sg, Z), (sgt, T)])
+def test_an_ignore_index_that_is_no_integer(name, front, scores):
+    with pytest.raises(TypeError) as info:
+        getattr(front, f"{name}_loss")(scores, Y, ignore_index="7")
+    assert str(info.value) == "sparsegen: ignore_index must be an integer, got '7'."

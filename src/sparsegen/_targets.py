@@ -54,6 +54,8 @@ def read(
     array([0.5, 0.5])
     """
     n_rows, n_classes = math.prod(shape[:-1]), shape[-1]
+    if not isinstance(ignore_index, (int, np.integer)):
+        _checks.fail(TypeError, "ignore_index", "an integer", repr(ignore_index))
     if hasattr(target, "tocsr"):
         entries = _sparse(target, (n_rows, n_classes), len(shape))
     else:

@@ -7,7 +7,7 @@ once on Mulan's test rows.
 
 from __future__ import annotations
 
-import resource
+import sys
 import time
 from dataclasses import asdict, dataclass
 from datetime import datetime
@@ -26,6 +26,9 @@ from sparsegen.experiments import sweep
 from sparsegen.experiments.datasets import SETS, Dataset, fetch_openml, load
 from sparsegen.experiments.multilabel import PAIRS, model, score, threshold_for
 from sparsegen.experiments.results import Result, versions
+
+if sys.platform != "win32":
+    import resource
 
 VERSION = "1"  # of the cells: raised when they would give other numbers
 TOLERANCE = 1e-3  # relative duality gap of the final fits
@@ -113,6 +116,11 @@ def tune(name: str, pair: str, preparation: str, q: float, seed: int, openml: bo
     return {"found": found}
 
 
+def _peak_mib() -> float | None:
+    """Most memory the process has had so far, where the system says."""
+    return None if sys.platform == "win32" else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
+
+
 def final(name: str, pair: str, preparation: str, q: float, alpha: float, p0: float, openml: bool) -> dict[str, Any]:
     """Fit the chosen model to all training rows and score the test rows."""
     data = _data(name, openml)
@@ -122,8 +130,7 @@ def final(name: str, pair: str, preparation: str, q: float, alpha: float, p0: fl
     seconds = time.perf_counter() - start
     found = score(data.Y_test, fitted.predict_proba(prepare.transform(data.X_test)), p0)
     fit = {"objective": fitted.objective_, "gap": fitted.gap_, "n_iter": fitted.n_iter_, "fit_seconds": seconds}
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024  # MiB, of the process so far
-    return {**found._asdict(), **fit, "peak_mib": peak, "published_split": data.as_published}
+    return {**found._asdict(), **fit, "peak_mib": _peak_mib(), "published_split": data.as_published}
 
 
 def _tuning_cells(sets: tuple[str, ...], seed: int, openml: bool, quick: bool) -> list[dict[str, Any]]:
