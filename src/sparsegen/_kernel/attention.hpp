@@ -16,8 +16,29 @@ template <class T>
 inline constexpr int kPanel = 2 * kWidth<T>;  // keys scored together
 
 template <class T>
+using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+
+template <class T>
 inline const T* row_of(const Heads& m, int64_t head, int64_t i) {
   return static_cast<const T*>(m.data) + m.at[head] + i * m.row;
+}
+
+// The largest |x| of a row joins `top`, compared as integers: NaN is above infinity, and both above all numbers.
+template <class T>
+inline void widen_range(const T* x, int64_t n, Mask<T>& top) {
+  each_vector<T>(n, [&](int64_t at, auto get, auto) {
+    const Mask<T> size = (Mask<T>)get(x + at) & std::numeric_limits<Bits<T>>::max();
+    top = size > top ? size : top;
+  });
+}
+
+template <class T>
+inline T range(Mask<T> top) {
+  Bits<T> most = 0;
+  for (int i = 0; i < kWidth<T>; ++i) most = std::max<Bits<T>>(most, top[i]);
+  T largest;
+  std::memcpy(&largest, &most, sizeof largest);
+  return largest;
 }
 
 // The keys of one head, panel by panel, entry by entry, key by key: a tile reads them in order. Packed as far as needed.
@@ -27,10 +48,11 @@ class PackedKeys {
   explicit PackedKeys(const AttentionJob& job)
       : job_(job), data_(new T[(job.keys + kPanel<T>) * job.width + kPanel<T>]) {}
   void use(int64_t head, int64_t keys) {
-    if (head != head_) head_ = head, done_ = 0;
+    if (head != head_) head_ = head, done_ = 0, top_ = Mask<T>{};
     for (; done_ < keys; done_ += kPanel<T>) pack(done_);
   }
   const T* panel(int64_t key) const { return data_.get() + key * job_.width; }
+  T largest() const { return range<T>(top_); }
 
  private:
   void pack(int64_t key) {
@@ -38,6 +60,7 @@ class PackedKeys {
     const int64_t E = job_.width, n = std::min<int64_t>(P, job_.keys - key);
     const T* from = row_of<T>(job_.k, head_, key);
     T* to = data_.get() + key * E;
+    for (int64_t j = 0; j < n; ++j) widen_range(from + j * job_.k.row, E, top_);
     int64_t e = 0;
     for (; n == P && e + N <= E; e += N)
       for (int j = 0; j < P; j += N) {
@@ -52,33 +75,40 @@ class PackedKeys {
   const AttentionJob& job_;
   std::unique_ptr<T[]> data_;
   int64_t head_ = -1, done_ = 0;
+  Mask<T> top_{};
 };
 
-// The scores of R queries (entry by entry, query by query) and one panel.
+// The scores of R queries (entry by entry, query by query) and one panel, and the larger of each score and the one W on.
 template <int R, class T>
-inline void score_tile(const T* q, const T* k, int64_t E, T* s, int64_t stride) {
+inline void score_tile(const T* q, const T* k, int64_t E, T* s, T* maxima, int64_t stride) {
   constexpr int W = kWidth<T>;
-  Vec<T> a[R], b[R];
+  Vec<T> a[R], b[R];  // registers, once all loops over them are unrolled
+#pragma GCC unroll 8
   for (int i = 0; i < R; ++i) a[i] = b[i] = Vec<T>{};
   for (int64_t e = 0; e < E; ++e, q += R, k += 2 * W) {
     const Vec<T> k0 = load(k), k1 = load(k + W);
+#pragma GCC unroll 8
     for (int i = 0; i < R; ++i) {
       const Vec<T> qi = splat(q[i]);
       a[i] = fma(qi, k0, a[i]), b[i] = fma(qi, k1, b[i]);
     }
   }
-  for (int i = 0; i < R; ++i) store(s + i * stride, a[i]), store(s + i * stride + W, b[i]);
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) {
+    store(s + i * stride, a[i]), store(s + i * stride + W, b[i]);
+    store(maxima + i * stride / 2, vmax(a[i], b[i]));
+  }
 }
 
 template <class T>
-inline void score_tile(int rows, const T* q, const T* k, int64_t E, T* s, int64_t stride) {
+inline void score_tile(int rows, const T* q, const T* k, int64_t E, T* s, T* maxima, int64_t stride) {
   switch (rows) {
-    case 1: return score_tile<1>(q, k, E, s, stride);
-    case 2: return score_tile<2>(q, k, E, s, stride);
-    case 3: return score_tile<3>(q, k, E, s, stride);
-    case 4: return score_tile<4>(q, k, E, s, stride);
-    case 5: return score_tile<5>(q, k, E, s, stride);
-    default: return score_tile<kTileRows>(q, k, E, s, stride);
+    case 1: return score_tile<1>(q, k, E, s, maxima, stride);
+    case 2: return score_tile<2>(q, k, E, s, maxima, stride);
+    case 3: return score_tile<3>(q, k, E, s, maxima, stride);
+    case 4: return score_tile<4>(q, k, E, s, maxima, stride);
+    case 5: return score_tile<5>(q, k, E, s, maxima, stride);
+    default: return score_tile<kTileRows>(q, k, E, s, maxima, stride);
   }
 }
 
@@ -87,12 +117,15 @@ template <int N, class T>
 inline void combine_vectors(const T* m, int64_t stride, const int32_t* at, const T* w, int64_t n, T* out) {
   constexpr int W = kWidth<T>;
   Vec<T> sum[N];
+#pragma GCC unroll 8
   for (int v = 0; v < N; ++v) sum[v] = Vec<T>{};
   for (int64_t j = 0; j < n; ++j) {
     const T* row = m + at[j] * stride;
     const Vec<T> wj = splat(w[j]);
+#pragma GCC unroll 8
     for (int v = 0; v < N; ++v) sum[v] = fma(wj, load(row + v * W), sum[v]);
   }
+#pragma GCC unroll 8
   for (int v = 0; v < N; ++v) store(out + v * W, sum[v]);
 }
 
@@ -194,9 +227,103 @@ inline bool choose_direct(const T* x, int64_t K, double r, const Scratch<T>& s, 
   return true;
 }
 
-// The support of scores `x`, which may be overwritten. A row that is not a number has all its entries, each NaN.
+inline constexpr int32_t kLane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// Appends the places `from` + lane of the lanes whose bit is set. Writes up to W entries.
 template <class T>
-inline void choose(T* x, int64_t K, double r, const Scratch<T>& s, Chosen<T>& out) {
+inline void pack_places(int32_t* out, int64_t from, unsigned bits) {
+  if constexpr (sizeof(T) == 4) {
+    Mask<float> lanes;
+    std::memcpy(&lanes, kLane, sizeof lanes);
+    const Mask<float> places = lanes + int32_t(from);
+    float* to = reinterpret_cast<float*>(out);
+    pack<float>(to, (Vec<float>)places, bits);
+  } else {
+    for (; bits; bits &= bits - 1) *out++ = int32_t(from) + __builtin_ctz(bits);
+  }
+}
+
+// The entries of a row above `low`, from the panels that have any, to `out`; false once they are more than a quarter.
+// Which panels those are is settled for 64 of them before any is visited: branches on it would be guesses.
+template <class T>
+inline bool pick_panels(const T* x, int64_t panels, const T* maxima, T low, Chosen<T>& out) {
+  constexpr int W = kWidth<T>;
+  const Vec<T> bound = splat(low);
+  int32_t* at = out.at.get();  // copies: the compiler need not fear that writing changes them
+  T* p = out.p.get();
+  for (int64_t base = 0; base < panels; base += 64) {
+    const int n = int(std::min<int64_t>(64, panels - base));
+    uint64_t some = 0;
+    for (int i = 0; i < n; ++i) some |= uint64_t(lane_bits<T>(load(maxima + (base + i) * W) > bound) != 0) << i;
+    if (__builtin_popcountll(some) * 4 > n * 3 && n > 8) return false;
+    for (; some; some &= some - 1) {
+      const int64_t from = (base + __builtin_ctzll(some)) * kPanel<T>;
+      for (int64_t i = from; i < from + kPanel<T>; i += W) {
+        const Vec<T> v = load(x + i);
+        const unsigned bits = lane_bits<T>(v > bound);
+        pack_places<T>(at, i, bits);
+        const int added = pack(p, v, bits);
+        at += added, p += added;
+      }
+    }
+  }
+  out.n = p - out.p.get();
+  return true;
+}
+
+// From the picked scores to the support's probabilities, in place.
+template <class T>
+inline void choose_picked(const Cut<T>& cut, double r, Chosen<T>& c) {
+  constexpr int W = kWidth<T>;
+  const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(1 / r));
+  const Vec<T> error = splat(T(kRounding<T> * r / double(cut.count)));
+  int64_t n = 0;
+  for (int64_t i = 0; i < c.n; i += W) {
+    const Vec<T> d = (load(c.p.get() + i) - tau) - rest;
+    const unsigned bits = lane_bits<T>(d > error);
+    int32_t places[W];
+    std::memcpy(places, c.at.get() + i, sizeof places);
+    if constexpr (sizeof(T) == 4) {
+      Vec<float> moved;
+      std::memcpy(&moved, places, sizeof moved);
+      pack<float>(reinterpret_cast<float*>(c.at.get() + n), moved, bits);
+    } else {
+      int32_t* to = c.at.get() + n;
+      for (unsigned left = bits; left; left &= left - 1) *to++ = places[__builtin_ctz(left)];
+    }
+    n += pack(c.p.get() + n, d * scale, bits);
+  }
+  c.n = n;
+}
+
+// A row of finite scores with the maxima score_tile() left. tau is at least the largest score less r: what lies above that
+// is picked, and as a rule it is little. False where it is not, or where the row needs project_any.
+template <class T>
+inline bool choose_quick(T* x, int64_t K, double r, T* maxima, Chosen<T>& out) {
+  constexpr int W = kWidth<T>, P = kPanel<T>;
+  if (!plain_radius<T>(r)) return false;
+  const int64_t panels = (K + P - 1) / P, last = (panels - 1) * P;
+  if (K % P) {
+    std::fill(x + K, x + last + P, -kInf<T>);
+    store(maxima + (panels - 1) * W, vmax(load(x + last), load(x + last + W)));
+  }
+  Vec<T> top = splat(-kInf<T>);
+  for (int64_t i = 0; i < panels; ++i) top = vmax(load(maxima + i * W), top);
+  const T low = add_down(lanes_max(top), -r);
+  if (!pick_panels(x, panels, maxima, low, out)) return false;
+  const int64_t end = (out.n + kStep<T> - 1) / kStep<T> * kStep<T>;
+  std::fill(out.p.get() + out.n, out.p.get() + end, -kInf<T>);
+  const Cut<T> cut = newton(Row<T>(out.p.get(), end), low, low, r);
+  if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
+  choose_picked(cut, r, out);
+  return true;
+}
+
+// The support of scores `x`, which may be overwritten; `maxima` are null unless all scores are finite. A row that is not a number has all its entries, each NaN.
+template <class T>
+inline void choose(T* x, int64_t K, double r, T* maxima, const Scratch<T>& s, Chosen<T>& out) {
+  out.n = 0;
+  if (maxima && choose_quick(x, K, r, maxima, out)) return;
   out.n = 0;
   if (choose_direct(x, K, r, s, out)) return;
   double threshold;
@@ -245,19 +372,27 @@ template <class T>
 class AttentionBlocks {
  public:
   explicit AttentionBlocks(const AttentionJob& job)
-      : job_(job), scratch_(scratch_for<T>(job.keys)), keys_(job), chosen_(job.keys + kStep<T>),
+      : job_(job), scratch_(scratch_for<T>(job.keys)), keys_(job), chosen_(job.keys + 2 * kStep<T>),
         // The odd line more keeps rows whose length is a power of two out of the same few lines of the cache.
         stride_((job.keys + kPanel<T> - 1) / kPanel<T> * kPanel<T> + 64 / int64_t(sizeof(T))),
-        scores_(new T[job.block * stride_]), queries_(new T[job.block * job.width + 1]) {}
+        scores_(new T[job.block * stride_]), maxima_(new T[job.block * stride_ / 2]), ranges_(new T[job.block]),
+        queries_(new T[job.block * job.width + 1]) {}
 
   void run(int64_t block) {
     const int64_t head = block / job_.blocks(), first = block % job_.blocks() * job_.block;
     const int64_t n = std::min(job_.block, job_.queries - first);
     score(head, first, n);
-    for (int64_t i = 0; i < n; ++i) finish(head, first + i, scores_.get() + i * stride_, piece(block));
+    const T largest = keys_.largest();
+    for (int64_t i = 0; i < n; ++i) {
+      // No score, nor any part of its sum, can then be infinite or NaN.
+      const bool finite = double(ranges_[i]) * double(largest) * double(job_.width) < double(kBig);
+      T* maxima = finite && !job_.mask_at ? maxima_.get() + i * stride_ / 2 : nullptr;
+      finish(head, first + i, scores_.get() + i * stride_, maxima, piece(block));
+    }
   }
 
  private:
+  static constexpr T kBig = std::numeric_limits<T>::max() / 4;
   Piece* piece(int64_t block) const { return job_.pieces ? job_.pieces + block : nullptr; }
   int64_t reach(int64_t query) const { return job_.causal ? std::min(query + 1, job_.keys) : job_.keys; }
 
@@ -270,6 +405,9 @@ class AttentionBlocks {
       for (int64_t i = 0; i < rows; ++i) {
         const T* q = row_of<T>(job_.q, head, first + from + i);
         for (int64_t e = 0; e < E; ++e) to[e * rows + i] = q[e] * scale;
+        Mask<T> top{};
+        widen_range(q, E, top);
+        ranges_[from + i] = range<T>(top) * std::fabs(scale);
       }
     }
   }
@@ -281,13 +419,13 @@ class AttentionBlocks {
     for (int64_t key = 0; key < end; key += kPanel<T>)
       for (int64_t i = 0; i < n; i += kTileRows)
         score_tile(int(std::min<int64_t>(kTileRows, n - i)), queries_.get() + i * E, keys_.panel(key), E,
-                   scores_.get() + i * stride_ + key, stride_);
+                   scores_.get() + i * stride_ + key, maxima_.get() + (i * stride_ + key) / 2, stride_);
   }
 
-  void finish(int64_t head, int64_t query, T* x, Piece* piece) {
+  void finish(int64_t head, int64_t query, T* x, T* maxima, Piece* piece) {
     const int64_t row = head * job_.queries + query, K = reach(query);
     if (job_.mask_at) add_mask(job_, head, query, x);
-    choose(x, K, attention_radius(job_, row, x, K), scratch_, chosen_);
+    choose(x, K, attention_radius(job_, row, x, K), maxima, scratch_, chosen_);
     const T* weight = drop(job_, row, chosen_);
     combine(row_of<T>(job_.v, head / job_.group, 0), job_.v.row, job_.value_width, chosen_.at.get(), weight, chosen_.n,
             static_cast<T*>(job_.out) + row * job_.value_width);
@@ -303,7 +441,7 @@ class AttentionBlocks {
   PackedKeys<T> keys_;
   Chosen<T> chosen_;
   int64_t stride_;
-  std::unique_ptr<T[]> scores_, queries_;
+  std::unique_ptr<T[]> scores_, maxima_, ranges_, queries_;
 };
 
 template <class T>
