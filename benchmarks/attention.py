@@ -11,7 +11,6 @@ import math
 import multiprocessing
 import os
 import statistics
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -78,10 +77,13 @@ def check() -> None:
             torch.testing.assert_close(a, b, rtol=1e-4, atol=1e-5)
 
 
-def _quick_enough(call: Callable[[], Any], patience: float) -> bool:
-    start = time.perf_counter()
-    call()
-    return time.perf_counter() - start <= patience
+def _late(last: dict[str, Any] | None, length: int, patience: float) -> list[str]:
+    """Forms that would take too long for one step, judged by what they took for the length before."""
+    if last is None:
+        return []
+    factor = (length / last["length"]) ** 2 / 1e6
+    slow = [name for name, times in last["step"].items() if times["median_us"] * factor > patience]
+    return [name for name in {*slow, *last["left_out"]} if name.startswith("dense")]
 
 
 def _child(form: str, length: int, causal: bool, answer: Any) -> None:
@@ -121,13 +123,11 @@ def extra_memory(form: str, length: int, causal: bool) -> int:
     return found
 
 
-def measure(length: int, causal: bool, threads: int, seconds: float, patience: float) -> dict[str, Any]:
+def measure(length: int, causal: bool, threads: int, seconds: float, left_out: list[str]) -> dict[str, Any]:
     torch.set_num_threads(threads)
     inputs = sample(length)
     grad = torch.randn_like(inputs[0])
     steps = {name: lambda form=form: step(form, inputs, grad, causal) for name, form in FORMS.items()}
-    left_out = [name for name in FORMS if not name.startswith("sp") and name != "sdpa"]
-    left_out = [name for name in left_out if not _quick_enough(steps[name], patience)]
     forwards = {name: lambda form=form: form(*inputs, causal) for name, form in FORMS.items()}
     with torch.no_grad():
         forward = interleaved({n: f for n, f in forwards.items() if n not in left_out}, seconds / 2, least=5)
@@ -154,19 +154,21 @@ def show(row: dict[str, Any]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--seconds", type=float, default=3.0, help="for each case")
+    parser.add_argument("--seconds", type=float, default=2.0, help="for each case")
     parser.add_argument("--threads", type=int, nargs="+", default=[1, 2])
     parser.add_argument("--quick", action="store_true")
     options = parser.parse_args()
     check()
     lengths, threads = (QUICK, [1]) if options.quick else (LENGTHS, options.threads)
-    seconds, patience = (0.05, 0.05) if options.quick else (options.seconds, PATIENCE)
+    seconds = 0.05 if options.quick else options.seconds
     cases, memory = [], []
     for count in threads:
-        for length in lengths:
-            for causal in (False, True):
-                cases.append(measure(length, causal, count, seconds, patience))
-                show(cases[-1])
+        for causal in (False, True):
+            last = None
+            for length in lengths:
+                last = measure(length, causal, count, seconds, _late(last, length, PATIENCE))
+                cases.append(last)
+                show(last)
     for length in [] if options.quick or not os.path.exists("/proc/self/clear_refs") else lengths:
         for causal in (False, True):
             both = {form: extra_memory(form, length, causal) for form in ("sparsegen", "sdpa")}

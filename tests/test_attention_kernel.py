@@ -211,6 +211,18 @@ def test_a_query_that_is_not_a_number_spoils_its_own_row_only(mapping):
     assert int(grad.isnan().any(-1).sum()) == 1
 
 
+@pytest.mark.parametrize("value", [torch.nan, torch.inf, -torch.inf])
+def test_a_key_that_is_not_finite_reaches_the_rows_that_may_choose_it(value):
+    q, k, v = inputs((2,), 30, 30)
+    k = k.clone()
+    k[0, 20, 0] = value
+    out, weights = sgt.sparse_attention(q, k, v, is_causal=True, return_weights=True)
+    _, exact = defined(q, k, v, "sparsemax", {"is_causal": True})
+    close(weights, exact.tril())  # what a row may not choose is 0 even in a row of NaN
+    assert torch.isfinite(out[0, :20]).all()
+    assert torch.isfinite(out[1]).all()
+
+
 def test_a_hidden_key_may_hold_anything():
     q, k, v = inputs((1, 2), 8, 40)
     clean = sgt.sparse_attention(q, k[..., :-1, :], v[..., :-1, :])

@@ -1,8 +1,9 @@
 """Attention whose weights are one of the maps: scaled_dot_product_attention with weights that can be exactly 0.
 
-Two ways, one answer. Plain CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights only
-their support, as CSR, and never holds a queries x keys matrix. Everything else (other maps and devices, tracers,
-torch.func, a mask that is learnt, gradients of gradients) is composed from torch's operations and the maps of this package.
+Two ways, one answer. Plain CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights
+only their support, as CSR, and never holds a queries x keys matrix. Everything else (other maps and devices, tracers,
+torch.func, a mask that is learnt, gradients of gradients) is composed from torch's operations and the maps of this
+package.
 """
 
 from __future__ import annotations
@@ -91,11 +92,11 @@ def _by_name(name: str, controls: dict[str, Any], scores: Tensor) -> _Choice:
 
     if not _fused(m):
         temperature = checked.get("temperature", 1.0)
-        exact = name == "softmax" and not isinstance(temperature, Tensor)
-        return _Choice(weigh, temperature=temperature if exact else None)
+        return _Choice(weigh, temperature=temperature if name == "softmax" and type(temperature) is float else None)
     if m.rule:
         return _Choice(weigh, m, checked.get("q", m.fixed.get("q", 0.0)))
-    return _Choice(weigh, m, m.radius(torch, checked.get("lam", 0.0)) if callable(m.radius) else m.radius)
+    radius: Any = m.radius(torch, checked.get("lam", 0.0)) if callable(m.radius) else m.radius
+    return _Choice(weigh, m, radius)
 
 
 MODULES = (modules.Sparsemax, modules.Sparsegen, modules.Sparsecone, modules.Sparsehourglass, modules.Softmax)
@@ -164,14 +165,33 @@ def plain(
     return weights @ v, weights
 
 
-def _heads(t: Tensor) -> tuple[Tensor, Tensor, list[int]]:
-    """A tensor (..., rows, entries) the kernel can walk, the offset of each matrix in it, and both as the kernel has it."""
-    if t.stride(-1) != 1:
+class _Matrices(NamedTuple):
+    """The matrices of a tensor (..., rows, entries) as the kernel walks them."""
+
+    data: Tensor
+    at: Tensor  # the offset of each
+
+    def address(self) -> list[int]:
+        return [self.data.data_ptr(), self.at.data_ptr(), self.data.stride(-2)]
+
+
+def _matrices(t: Tensor, steps: tuple[int, ...] = (1,)) -> _Matrices:
+    """Rows whose entries are one of `steps` apart, copied if they are not."""
+    if t.stride(-1) not in steps:
         t = t.contiguous()
     at = torch.zeros((), dtype=torch.int64)
     for n, step in zip(t.shape[:-2], t.stride()):
         at = at.unsqueeze(-1) + torch.arange(n) * step
-    return t, at, [t.data_ptr(), at.data_ptr(), t.stride(-2)]
+    return _Matrices(t, at)
+
+
+def _mask_matrices(call: _Call, shape: tuple[int, ...]) -> _Matrices | None:
+    given = call.mask if call.mask is not None else call.bias
+    if given is None:
+        return None
+    if given.dim() and given.stride(-1) not in (0, 1):
+        given = given.contiguous()  # before it is spread
+    return _matrices(given.expand(shape), steps=(0, 1))
 
 
 def _per_row(control: Tensor | float, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
@@ -195,38 +215,30 @@ def _shape(q: Tensor, k: Tensor, v: Tensor, group: int) -> list[int]:
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: _Call, keep: bool) -> _Found:
     """Run the kernel; the support is kept if to `keep`."""
-    lead, keys = tuple(q.shape[:-1]), k.shape[-2]
-    (q, q_at, qs), (k, k_at, ks), (v, v_at, vs) = _heads(q), _heads(k), _heads(v)
-    out = q.new_empty((*lead, v.shape[-1]))
+    lead = tuple(q.shape[:-1])
+    qs, ks, vs = _matrices(q), _matrices(k), _matrices(v)
+    mask = _mask_matrices(call, (*lead, k.shape[-2]))
+    mask_data, mask_at, mask_row = mask.address() if mask else (0, 0, 0)
+    mask_key = mask.data.stride(-1) if mask else 0
+    additive = call.bias is not None
     radius, per_row = _per_row(control, lead)
+    out = q.new_empty((*lead, v.shape[-1]))
     means = tuple(torch.empty(lead, dtype=torch.float64) for _ in range(3)) if keep and call.map.rule else ()
+    found_radius, mean, count = (t.data_ptr() for t in means) if means else (0, 0, 0)
     sizes = torch.empty(math.prod(lead), dtype=torch.int64) if keep else None
-    m, at, steps = call.mask if call.mask is not None else call.bias, None, [0, 0, 0]
-    if m is not None:
-        m = m if m.dim() and m.stride(-1) in (0, 1) else m.contiguous()
-        m = m.expand(*lead, keys)
-        if m.stride(-1) not in (0, 1):  # a single key
-            m = m.contiguous()
-        if call.bias is not None:
-            m = m.to(q.dtype)
-        at = torch.zeros((), dtype=torch.int64)
-        for n, step in zip(m.shape[:-2], m.stride()):
-            at = at.unsqueeze(-1) + torch.arange(n) * step
-        steps = [at.data_ptr(), m.stride(-2), m.stride(-1)]
-    masked, added = (m, None) if call.mask is not None else (None, m)
     seed = int(torch.randint(2**63 - 1, ()).item()) if call.dropout else 0
     found = _core.attention(
-        STORAGE[q.dtype], _shape(q, k, v, call.group), torch.get_num_threads(), qs, ks, vs, call.scale, call.causal,
-        call.map.rule, radius.data_ptr(), per_row, _address(masked), _address(added), *steps, call.dropout, seed,
-        out.data_ptr(), *([t.data_ptr() for t in means] or [0, 0, 0]), _address(sizes),
+        STORAGE[q.dtype], _shape(q, k, v, call.group), torch.get_num_threads(), qs.address(), ks.address(),
+        vs.address(), call.scale, call.causal, call.map.rule, radius.data_ptr(), per_row,
+        0 if additive else mask_data, mask_data if additive else 0, mask_at, mask_row, mask_key, call.dropout, seed,
+        out.data_ptr(), found_radius, mean, count, _address(sizes),
     )  # fmt: skip
     if sizes is None:
         none = out.new_empty(0)
         return _Found(out, none, none, none, ())
-    n = found.size()
-    indptr, indices = torch.zeros(len(sizes) + 1, dtype=torch.int64), torch.empty(n, dtype=torch.int32)
+    indptr, indices = torch.zeros(len(sizes) + 1, dtype=torch.int64), torch.empty(found.size(), dtype=torch.int32)
     torch.cumsum(sizes, 0, out=indptr[1:])
-    values = out.new_empty(n)
+    values = out.new_empty(len(indices))
     found.move_to(indices.data_ptr(), values.data_ptr())
     return _Found(out, indptr, indices, values, means)
 
@@ -282,15 +294,15 @@ def _backward(
         out_grad = q.new_zeros((*lead, v.shape[-1]))
     out_grad = out_grad.contiguous()
     more = value_grad.contiguous() if value_grad is not None else None
-    (q, q_at, qs), (k, k_at, ks), (v, v_at, vs) = _heads(q), _heads(k), _heads(v)
+    qs, ks, vs = _matrices(q), _matrices(k), _matrices(v)
     radius, per_row = (found.means[0], True) if call.map.rule else _per_row(control, lead)
     q_grad, k_grad, v_grad = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
     want = ctx.needs_input_grad[3] or bool(call.map.rule)
     along = torch.empty(lead, dtype=torch.float64) if want else None
     slopes = torch.empty_like(found.values)
     _core.attention_vjp(
-        STORAGE[q.dtype], _shape(q, k, v, call.group), torch.get_num_threads(), qs, ks, vs, call.scale,
-        radius.data_ptr(), per_row, _kept_scale(call.dropout) if call.dropout else 1.0, found.indptr.data_ptr(),
+        STORAGE[q.dtype], _shape(q, k, v, call.group), torch.get_num_threads(), qs.address(), ks.address(),
+        vs.address(), call.scale, radius.data_ptr(), per_row, _kept_scale(call.dropout), found.indptr.data_ptr(),
         found.indices.data_ptr(), found.values.data_ptr(), out_grad.data_ptr(), _address(more), slopes.data_ptr(),
         q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), _address(along),
     )  # fmt: skip
@@ -298,7 +310,8 @@ def _backward(
         along = _through_mean(call, q, k, control, found.means, along, q_grad, k_grad)
     control_grad = None
     if ctx.needs_input_grad[3]:
-        assert along is not None and isinstance(control, Tensor)  # a number needs no gradient
+        assert along is not None  # asked for
+        assert isinstance(control, Tensor)  # a number needs no gradient
         control_grad = along.sum_to_size(control.shape).to(control.dtype)
     return q_grad, k_grad, v_grad, control_grad
 
@@ -307,9 +320,9 @@ def _through_mean(
     call: _Call, q: Tensor, k: Tensor, control: Tensor | float, means: tuple[Tensor, ...], along: Tensor,
     q_grad: Tensor, k_grad: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Add what reaches queries and keys through a radius made of the mean: every key a row may choose has a share in it.
+    """Add what reaches queries and keys through a radius made of the mean, and give the control's gradient.
 
-    Returns the gradient of the control of each row.
+    Every key that a row may choose has a share in its mean.
     """
     _, mean, n = means
     n = n.clamp(min=1)
@@ -342,14 +355,13 @@ def _again(
     ctx: Any, q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, found: _Found, out_grad: Tensor | None,
     value_grad: Tensor | None,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Gradients by plain torch, differentiable again; the support and what dropout took are those of the forward pass."""
+    """Gradients by plain torch, differentiable again, with the support and the dropout of the forward pass."""
     call, want = ctx.call, ctx.needs_input_grad[:4]
     shape = (*q.shape[:-1], k.shape[-2])
     with torch.no_grad():
         found_p = SparseWeights(found.indptr, found.indices, found.values, shape)
         signed, entries = found_p.to_dense(), found_p.flat_index()
-        scale = _kept_scale(call.dropout) if call.dropout else 1.0
-        keep = torch.full_like(signed, scale).masked_fill(signed < 0, 0.0)
+        keep = torch.full_like(signed, _kept_scale(call.dropout)).masked_fill(signed < 0, 0.0)
     with torch.enable_grad():
         mask = _allowed(call.causal, call.mask, q, k.shape[-2])
         scores = _scores(q, _repeat(k, call.group), call.bias, call.scale)
@@ -385,9 +397,10 @@ def _check_tensors(query: Any, key: Any, value: Any, gqa: bool) -> tuple[Tensor,
     try:
         lead = torch.broadcast_shapes(*(t.shape[: -3 if group > 1 else -2] for t in (query, key, value)))
     except RuntimeError:
+        condition = f"broadcastable to those of the query, {tuple(query.shape)}"
+        condition += "" if gqa else " (enable_gqa=True shares heads)"
         shapes = f"key {tuple(key.shape)} and value {tuple(value.shape)}"
-        _checks.fail(ValueError, "the axes before the last two", f"broadcastable to those of the query, {tuple(query.shape)}"
-                     + (" (enable_gqa=True shares heads)" if not gqa else ""), shapes)  # fmt: skip
+        _checks.fail(ValueError, "the axes before the last two", condition, shapes)
     tail = 3 if group > 1 else 2
     query, key, value = (t.expand(*lead, *t.shape[-tail:]) for t in (query, key, value))
     return query, key, value, group
@@ -476,17 +489,20 @@ def sparse_attention(
         call = _Call(choice.map, mask, bias, bool(is_causal), factor, float(dropout_p), group)
         return _run_fused(query, key, value, choice.control, call, return_weights, dtype)
     key, value = _repeat(key, group), _repeat(value, group)
-    if choice.temperature is not None and attn_mask is None and not return_weights and query.numel() and key.numel():
-        if not (torch.is_grad_enabled() and any(t.requires_grad for t in (query, key, value))):
-            # Without gradients only: torch's kernel has no gradient of its gradient.
-            return F.scaled_dot_product_attention(
-                query, key, value, None, dropout_p, is_causal, scale=factor / choice.temperature
-            ).to(dtype)  # fmt: skip
+    if choice.temperature is not None and not return_weights and _torch_can(query, key, value, attn_mask):
+        by = factor / choice.temperature
+        return F.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal, scale=by).to(dtype)
     out, weights = plain(query, key, value, choice.weigh, mask, bias, is_causal, factor, dropout_p)
     if not return_weights:
         return out.to(dtype)
     weights = weights.to(dtype)
     return out.to(dtype), _from_dense(weights) if return_weights == "csr" else weights
+
+
+def _torch_can(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Torch's own softmax attention has no gradient of its gradient, and its own mind about rows without keys."""
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    return mask is None and not learns and bool(q.numel() and k.numel())
 
 
 def _can_fuse(q: Tensor, k: Tensor, v: Tensor, control: Any, mask: Tensor | None, bias: Tensor | None) -> bool:
