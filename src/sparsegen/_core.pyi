@@ -32,13 +32,13 @@ class Found:
     def move_to(self, index: int, value: int) -> None: ...
 
 def attention(
-    storage: int, shape: list[int], threads: int, q: list[int], k: list[int], v: list[int], scale: float, causal: bool,
-    rule: int, radius: int, radius_per_row: bool, mask: int, bias: int, mask_at: int, mask_row: int, mask_key: int,
-    dropout: float, seed: int, out: int, radius_out: int, mean_out: int, count_out: int, sizes: int,
+    storage: int, threads: int, scale: float, sizes: list[int], q: list[int], k: list[int], v: list[int],
+    radius: float, radii: int, causal: bool, rule: int, additive: bool, mask: list[int], mask_key: int,
+    dropout: float, seed: int, out: int, radius_out: int, mean_out: int, count_out: int, support_sizes: int,
 ) -> Found: ...  # fmt: skip
 def attention_vjp(
-    storage: int, shape: list[int], threads: int, q: list[int], k: list[int], v: list[int], scale: float, radius: int,
-    radius_per_row: bool, keep: float, indptr: int, index: int, value: int, out_grad: int, value_grad: int,
+    storage: int, threads: int, scale: float, sizes: list[int], q: list[int], k: list[int], v: list[int],
+    radius: float, radii: int, keep: float, indptr: int, index: int, value: int, out_grad: int, value_grad: int,
     slopes: int, q_grad: int, k_grad: int, v_grad: int, radius_grad: int,
 ) -> None: ...  # fmt: skip
 def borrow_openmp(entry: int) -> None: ...

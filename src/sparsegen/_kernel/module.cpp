@@ -136,20 +136,40 @@ static void hinge(uintptr_t z, int storage, int64_t rows, int64_t K, uintptr_t m
   run(job, engine->hinge);
 }
 
-// `shape` as AttentionShape names it from heads to value_width; a matrix is its address, that of its heads' offsets, and the
-// step from row to row.
-static void set_shape(AttentionShape& job, int storage, const std::vector<int64_t>& shape, int threads,
-                      const std::vector<uintptr_t>& q, const std::vector<uintptr_t>& k, const std::vector<uintptr_t>& v,
-                      double scale, uintptr_t radius, bool radius_per_row) {
-  const auto heads = [](const std::vector<uintptr_t>& m) {
-    return Heads{at<void>(m[0]), at<int64_t>(m[1]), int64_t(m[2])};
-  };
-  job.storage = Storage(storage), job.threads = threads;
-  job.heads = shape[0], job.group = shape[1], job.queries = shape[2], job.keys = shape[3];
-  job.width = shape[4], job.value_width = shape[5];
-  job.q = heads(q), job.k = heads(k), job.v = heads(v), job.scale = scale;
-  job.radius = at<double>(radius), job.radius_per_row = radius_per_row;
+// A tensor (..., rows, entries) as Python describes it: its address, the step from row to row, and size and step of each axis
+// before them; and the offset of each of its matrices.
+using Walk = std::vector<int64_t>;
+
+static std::vector<int64_t> offsets(const Walk& walk) {
+  std::vector<int64_t> at{0};
+  for (size_t axis = 2; axis + 1 < walk.size(); axis += 2) {
+    std::vector<int64_t> next;
+    next.reserve(at.size() * size_t(walk[axis]));
+    for (int64_t from : at)
+      for (int64_t i = 0; i < walk[axis]; ++i) next.push_back(from + i * walk[axis + 1]);
+    at.swap(next);
+  }
+  return at;
 }
+
+// What both directions are told: storage, threads, scale, the sizes AttentionShape names from group to value_width, and the
+// radius, of each row or (address 0) one for all.
+struct Attention {
+  std::vector<int64_t> q_at, k_at, v_at;
+  double radius;
+
+  void fill(AttentionShape& job, int storage, int threads, double scale, const std::vector<int64_t>& sizes, const Walk& q,
+            const Walk& k, const Walk& v, double one_radius, uintptr_t radii) {
+    q_at = offsets(q), k_at = offsets(k), v_at = offsets(v), radius = one_radius;
+    job.storage = Storage(storage), job.threads = threads, job.scale = scale;
+    job.heads = int64_t(q_at.size()), job.group = sizes[0], job.queries = sizes[1], job.keys = sizes[2];
+    job.width = sizes[3], job.value_width = sizes[4];
+    job.q = {at<void>(uintptr_t(q[0])), q_at.data(), q[1]};
+    job.k = {at<void>(uintptr_t(k[0])), k_at.data(), k[1]};
+    job.v = {at<void>(uintptr_t(v[0])), v_at.data(), v[1]};
+    job.radius = radii ? at<double>(radii) : &radius, job.radius_per_row = radii != 0;
+  }
+};
 
 // The support found by a forward pass, block by block, until Python has made room for all of it.
 struct Found {
@@ -193,21 +213,25 @@ static int64_t blocks_a_turn(const AttentionJob& job) {
   return std::max<int64_t>(1, job.heads * job.blocks() / (4 * job.threads));
 }
 
-static Found attention(int storage, std::vector<int64_t> shape, int threads, std::vector<uintptr_t> q,
-                       std::vector<uintptr_t> k, std::vector<uintptr_t> v, double scale, bool causal, int rule,
-                       uintptr_t radius, bool radius_per_row, uintptr_t mask, uintptr_t bias, uintptr_t mask_at,
-                       int64_t mask_row, int64_t mask_key, double dropout, uint64_t seed, uintptr_t out,
-                       uintptr_t radius_out, uintptr_t mean_out, uintptr_t count_out, uintptr_t sizes) {
+static Found attention(int storage, int threads, double scale, std::vector<int64_t> sizes, Walk q, Walk k, Walk v,
+                       double radius, uintptr_t radii, bool causal, int rule, bool additive, Walk mask,
+                       int64_t mask_key, double dropout, uint64_t seed, uintptr_t out, uintptr_t radius_out,
+                       uintptr_t mean_out, uintptr_t count_out, uintptr_t support_sizes) {
   AttentionJob job{};
-  set_shape(job, storage, shape, threads, q, k, v, scale, radius, radius_per_row);
+  Attention shared;
+  shared.fill(job, storage, threads, scale, sizes, q, k, v, radius, radii);
   job.causal = causal, job.rule = Rule(rule), job.dropout = dropout, job.seed = seed;
-  job.mask = at<uint8_t>(mask), job.bias = at<void>(bias), job.mask_at = at<int64_t>(mask_at);
-  job.mask_row = mask_row, job.mask_key = mask_key;
+  const std::vector<int64_t> mask_at = offsets(mask);
+  if (!mask.empty()) {
+    if (additive) job.bias = at<void>(uintptr_t(mask[0]));
+    else job.mask = at<uint8_t>(uintptr_t(mask[0]));
+    job.mask_at = mask_at.data(), job.mask_row = mask[1], job.mask_key = mask_key;
+  }
   job.block = block_of(job.queries, job.keys, job.storage);
-  job.out = at<void>(out), job.sizes = at<int64_t>(sizes);
+  job.out = at<void>(out), job.sizes = at<int64_t>(support_sizes);
   job.radius_out = at<double>(radius_out), job.mean_out = at<double>(mean_out), job.count_out = at<double>(count_out);
-  Found found{job.storage, std::vector<Piece>(sizes ? job.heads * job.blocks() : 0)};
-  job.pieces = sizes ? found.pieces.data() : nullptr;
+  Found found{job.storage, std::vector<Piece>(support_sizes ? job.heads * job.blocks() : 0)};
+  job.pieces = support_sizes ? found.pieces.data() : nullptr;
   nb::gil_scoped_release released;
   const bool small = job.heads * job.queries * job.keys < kChunkEntries;
   parallel(job.heads * job.blocks(), blocks_a_turn(job), small ? 1 : threads,
@@ -215,13 +239,13 @@ static Found attention(int storage, std::vector<int64_t> shape, int threads, std
   return found;
 }
 
-static void attention_vjp(int storage, std::vector<int64_t> shape, int threads, std::vector<uintptr_t> q,
-                          std::vector<uintptr_t> k, std::vector<uintptr_t> v, double scale, uintptr_t radius,
-                          bool radius_per_row, double keep, uintptr_t indptr, uintptr_t index, uintptr_t value,
-                          uintptr_t out_grad, uintptr_t value_grad, uintptr_t slopes, uintptr_t q_grad,
-                          uintptr_t k_grad, uintptr_t v_grad, uintptr_t radius_grad) {
+static void attention_vjp(int storage, int threads, double scale, std::vector<int64_t> sizes, Walk q, Walk k, Walk v,
+                          double radius, uintptr_t radii, double keep, uintptr_t indptr, uintptr_t index,
+                          uintptr_t value, uintptr_t out_grad, uintptr_t value_grad, uintptr_t slopes,
+                          uintptr_t q_grad, uintptr_t k_grad, uintptr_t v_grad, uintptr_t radius_grad) {
   AttentionVjpJob job{};
-  set_shape(job, storage, shape, threads, q, k, v, scale, radius, radius_per_row);
+  Attention shared;
+  shared.fill(job, storage, threads, scale, sizes, q, k, v, radius, radii);
   job.keep = keep, job.indptr = at<int64_t>(indptr), job.index = at<int32_t>(index), job.value = at<void>(value);
   job.out_grad = at<void>(out_grad), job.value_grad = at<void>(value_grad), job.slopes = at<void>(slopes);
   job.q_grad = at<void>(q_grad), job.k_grad = at<void>(k_grad), job.v_grad = at<void>(v_grad);

@@ -165,40 +165,30 @@ def plain(
     return weights @ v, weights
 
 
-class _Matrices(NamedTuple):
+def _rows(t: Tensor, steps: tuple[int, ...] = (1,)) -> Tensor:
+    """`t` with the entries of a row one of `steps` apart, copied if they are not."""
+    return t if t.stride(-1) in steps else t.contiguous()
+
+
+def _walk(t: Tensor) -> list[int]:
     """The matrices of a tensor (..., rows, entries) as the kernel walks them."""
-
-    data: Tensor
-    at: Tensor  # the offset of each
-
-    def address(self) -> list[int]:
-        return [self.data.data_ptr(), self.at.data_ptr(), self.data.stride(-2)]
+    axes = [number for axis in zip(t.shape[:-2], t.stride()) for number in axis]
+    return [t.data_ptr(), t.stride(-2), *axes]
 
 
-def _matrices(t: Tensor, steps: tuple[int, ...] = (1,)) -> _Matrices:
-    """Rows whose entries are one of `steps` apart, copied if they are not."""
-    if t.stride(-1) not in steps:
-        t = t.contiguous()
-    at = torch.zeros((), dtype=torch.int64)
-    for n, step in zip(t.shape[:-2], t.stride()):
-        at = at.unsqueeze(-1) + torch.arange(n) * step
-    return _Matrices(t, at)
-
-
-def _mask_matrices(call: _Call, shape: tuple[int, ...]) -> _Matrices | None:
+def _spread_mask(call: _Call, shape: tuple[int, ...]) -> Tensor | None:
     given = call.mask if call.mask is not None else call.bias
     if given is None:
         return None
-    if given.dim() and given.stride(-1) not in (0, 1):
-        given = given.contiguous()  # before it is spread
-    return _matrices(given.expand(shape), steps=(0, 1))
+    # Copied, if need be, before it is spread: a single key is the one case that needs it after.
+    return _rows(_rows(given, (0, 1)).expand(shape) if given.dim() else given.expand(shape), (0, 1))
 
 
-def _per_row(control: Tensor | float, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
+def _per_row(control: Tensor | float, lead: tuple[int, ...]) -> tuple[float, Tensor | None]:
+    """One number for all rows, or a tensor with one for each."""
     if not isinstance(control, Tensor):
-        return torch.tensor(control, dtype=torch.float64), False
-    control = control.detach().double()
-    return (control, False) if control.dim() == 0 else (control.expand(lead).contiguous(), True)
+        return control, None
+    return 0.0, control.detach().double().expand(lead).contiguous()
 
 
 class _Found(NamedTuple):
@@ -209,28 +199,24 @@ class _Found(NamedTuple):
     means: tuple[Tensor, ...]  # radius, mean and count of each row, for maps that use the mean
 
 
-def _shape(q: Tensor, k: Tensor, v: Tensor, group: int) -> list[int]:
-    return [math.prod(q.shape[:-2]), group, q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]]
+def _sizes(q: Tensor, k: Tensor, v: Tensor, group: int) -> list[int]:
+    return [group, q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]]
 
 
 def _forward(q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: _Call, keep: bool) -> _Found:
     """Run the kernel; the support is kept if to `keep`."""
     lead = tuple(q.shape[:-1])
-    qs, ks, vs = _matrices(q), _matrices(k), _matrices(v)
-    mask = _mask_matrices(call, (*lead, k.shape[-2]))
-    mask_data, mask_at, mask_row = mask.address() if mask else (0, 0, 0)
-    mask_key = mask.data.stride(-1) if mask else 0
-    additive = call.bias is not None
-    radius, per_row = _per_row(control, lead)
+    q, k, v, mask = _rows(q), _rows(k), _rows(v), _spread_mask(call, (*lead, k.shape[-2]))
+    radius, radii = _per_row(control, lead)
     out = q.new_empty((*lead, v.shape[-1]))
     means = tuple(torch.empty(lead, dtype=torch.float64) for _ in range(3)) if keep and call.map.rule else ()
     found_radius, mean, count = (t.data_ptr() for t in means) if means else (0, 0, 0)
     sizes = torch.empty(math.prod(lead), dtype=torch.int64) if keep else None
     seed = int(torch.randint(2**63 - 1, ()).item()) if call.dropout else 0
     found = _core.attention(
-        STORAGE[q.dtype], _shape(q, k, v, call.group), torch.get_num_threads(), qs.address(), ks.address(),
-        vs.address(), call.scale, call.causal, call.map.rule, radius.data_ptr(), per_row,
-        0 if additive else mask_data, mask_data if additive else 0, mask_at, mask_row, mask_key, call.dropout, seed,
+        STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
+        _walk(v), radius, _address(radii), call.causal, call.map.rule, call.bias is not None,
+        [] if mask is None else _walk(mask), 0 if mask is None else mask.stride(-1), call.dropout, seed,
         out.data_ptr(), found_radius, mean, count, _address(sizes),
     )  # fmt: skip
     if sizes is None:
@@ -294,15 +280,15 @@ def _backward(
         out_grad = q.new_zeros((*lead, v.shape[-1]))
     out_grad = out_grad.contiguous()
     more = value_grad.contiguous() if value_grad is not None else None
-    qs, ks, vs = _matrices(q), _matrices(k), _matrices(v)
-    radius, per_row = (found.means[0], True) if call.map.rule else _per_row(control, lead)
+    q, k, v = _rows(q), _rows(k), _rows(v)
+    radius, radii = (0.0, found.means[0]) if call.map.rule else _per_row(control, lead)
     q_grad, k_grad, v_grad = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
     want = ctx.needs_input_grad[3] or bool(call.map.rule)
     along = torch.empty(lead, dtype=torch.float64) if want else None
     slopes = torch.empty_like(found.values)
     _core.attention_vjp(
-        STORAGE[q.dtype], _shape(q, k, v, call.group), torch.get_num_threads(), qs.address(), ks.address(),
-        vs.address(), call.scale, radius.data_ptr(), per_row, _kept_scale(call.dropout), found.indptr.data_ptr(),
+        STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
+        _walk(v), radius, _address(radii), _kept_scale(call.dropout), found.indptr.data_ptr(),
         found.indices.data_ptr(), found.values.data_ptr(), out_grad.data_ptr(), _address(more), slopes.data_ptr(),
         q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), _address(along),
     )  # fmt: skip
@@ -379,7 +365,7 @@ def _again(
     return tuple(next(each) if wanted else None for wanted in want)
 
 
-def _check_tensors(query: Any, key: Any, value: Any, gqa: bool) -> tuple[Tensor, Tensor, Tensor, int]:
+def _check_tensors(query: Any, key: Any, value: Any, gqa: bool) -> tuple[Any, ...]:
     """The three with equal leading axes (but for grouped heads), and the size of a group."""
     for name, t in (("query", query), ("key", key), ("value", value)):
         _apply.check_scores(t, -1, name)
@@ -394,16 +380,21 @@ def _check_tensors(query: Any, key: Any, value: Any, gqa: bool) -> tuple[Tensor,
     if value.shape[-2] != key.shape[-2]:
         _checks.fail(ValueError, "value", f"of {key.shape[-2]} rows, one a key", f"shape {tuple(value.shape)}")
     group = _group(query, key, value) if gqa else 1
+    return *_spread(query, key, value, 3 if group > 1 else 2, gqa), group
+
+
+def _spread(query: Tensor, key: Tensor, value: Tensor, tail: int, gqa: bool) -> tuple[Tensor, ...]:
+    """The three with equal axes before the last `tail`."""
+    if query.shape[:-tail] == key.shape[:-tail] == value.shape[:-tail]:
+        return query, key, value
     try:
-        lead = torch.broadcast_shapes(*(t.shape[: -3 if group > 1 else -2] for t in (query, key, value)))
+        lead = torch.broadcast_shapes(*(t.shape[:-tail] for t in (query, key, value)))
     except RuntimeError:
         condition = f"broadcastable to those of the query, {tuple(query.shape)}"
         condition += "" if gqa else " (enable_gqa=True shares heads)"
         shapes = f"key {tuple(key.shape)} and value {tuple(value.shape)}"
         _checks.fail(ValueError, "the axes before the last two", condition, shapes)
-    tail = 3 if group > 1 else 2
-    query, key, value = (t.expand(*lead, *t.shape[-tail:]) for t in (query, key, value))
-    return query, key, value, group
+    return tuple(t.expand(*lead, *t.shape[-tail:]) for t in (query, key, value))
 
 
 def _group(query: Tensor, key: Tensor, value: Tensor) -> int:
