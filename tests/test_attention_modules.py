@@ -186,9 +186,7 @@ def message(action):
 
 
 def test_wrong_sizes_are_refused_by_name():
-    assert message(lambda: sgt.AdditiveAttention(0, 4)) == (
-        "sparsegen: query_size must be a positive integer, got 0."
-    )
+    assert message(lambda: sgt.AdditiveAttention(0, 4)) == ("sparsegen: query_size must be a positive integer, got 0.")
     assert message(lambda: sgt.AdditiveAttention(4, 2.5)) == (
         "sparsegen: key_size must be a positive integer, got 2.5."
     )
@@ -218,7 +216,7 @@ def test_wrong_shapes_are_refused_by_name():
 
 @pytest.mark.parametrize("mapping", MAPS)
 def test_every_map_of_the_table_can_be_made_by_name(mapping):
-    control = {name: 0.5 for name in MAPS[mapping].controls}
+    control = dict.fromkeys(MAPS[mapping].controls, 0.5)
     module = sgt.make_map(mapping, **control)
     z = torch.tensor([[0.1, 0.9, 0.5], [1.5, 1.0, 0.3]], dtype=torch.float64)
     if mapping == "sparsegen_log":

@@ -124,7 +124,7 @@ def test_train_on_a_corpus_by_name(tmp_path):
     [
         (["--mapping", "nonsense"], ["mapping must be one of", "'nonsense'"]),
         (["--lam", 2], ["lam must be", "got 2.0"]),
-        (["--lam", 0.5, "--q", 1], ["a map has one control"]),
+        (["--lam", 0.5, "--q", 1], ["absent for mapping"]),
         (["--mapping", "sparsemax", "--lam", 0.5], ["absent for mapping 'sparsemax'"]),
         (["--mapping", "sparsehourglass"], ["q must be given"]),
         (["--hidden", 7], ["hidden must be even"]),
@@ -144,9 +144,16 @@ def test_train_says_in_a_line_what_is_wrong_and_makes_nothing(tmp_path, options,
     given = files(tmp_path / "text")
     for name, lines in (("LONG", ["a b c"] * 3), ("EMPTY", []), ("SHORT", ["a", "b"])):
         write(tmp_path / "text" / f"{name.lower()}.txt", lines)
-    named = [tmp_path / "text" / f"{o.lower()}.txt" if o in ("LONG", "EMPTY", "SHORT", "MISSING") else o for o in options]
+    named = [
+        tmp_path / "text" / f"{o.lower()}.txt" if o in ("LONG", "EMPTY", "SHORT", "MISSING") else o for o in options
+    ]
     refused(invoke("train", *given, *SMALL, *named, "--out", tmp_path / "run"), *parts)
     assert not (tmp_path / "run").exists()
+
+
+def test_train_refuses_the_control_of_another_map(tmp_path):
+    options = [*files(tmp_path, n=8), *SMALL, "--epochs", 1, "--out", tmp_path / "run"]
+    refused(invoke("train", *options, "--mapping", "sparsegen_lin", "--temperature", 0.5), "temperature")
 
 
 def test_train_needs_four_files(tmp_path):
@@ -308,10 +315,14 @@ def test_translate_saves_the_weights(model, tmp_path):
 def test_translate_draws_the_weights(model, tmp_path, suffix, magic):
     path = unknowing(model, tmp_path)
     picture = tmp_path / f"picture.{suffix}"
-    done = invoke("translate", path, "--attention", picture, "--max-words", 3, lines=[*sentences(7), ""])
+    lines = ["", r"$\x$ $5 a_b^c"] if suffix == "svg" else ["a"] if suffix == "pdf" else ["a"] * 7
+    done = invoke("translate", path, "--attention", picture, "--max-words", 3, "--beam", 1, lines=lines)
     assert done.exit_code == 0, done.output
     assert picture.read_bytes().startswith(magic)
-    assert "shows the first 6 of 8 lines; .json keeps all" in done.stderr
+    if suffix == "png":
+        assert "shows the first 6 of 7 lines; .json keeps all" in done.stderr
+    if suffix == "svg":
+        assert r"<!-- $\x$ -->" in picture.read_text()  # each text is also a remark in the file
 
 
 def test_translate_refuses_a_picture_of_another_kind_before_any_work(model, tmp_path, monkeypatch):

@@ -167,11 +167,18 @@ def summarization(
     _reproduce("summarization", jobs, out, data, corpora=_names(corpora), maps=_names(maps), **options)
 
 
-def _control(lam: float | None, q: float | None, temperature: float | None) -> float | None:
-    given = [value for value in (lam, q, temperature) if value is not None]
-    if len(given) > 1:
-        raise ValueError("a map has one control: give --lam, --q or --temperature, not several.")
-    return given[0] if given else None
+def _control(mapping: str, **controls: float | None) -> float | None:
+    """The control of a map; that of another is refused, not taken for it."""
+    from sparsegen._checks import fail
+    from sparsegen._maps import MAPS
+
+    if mapping not in MAPS:
+        fail(ValueError, "mapping", "one of " + ", ".join(map(repr, MAPS)), repr(mapping))
+    given = {name: value for name, value in controls.items() if value is not None}
+    for name, value in given.items():
+        if name not in MAPS[mapping].controls:
+            fail(ValueError, name, f"absent for mapping {mapping!r}, which has no such control", value)
+    return next(iter(given.values()), None)
 
 
 @app.command()
@@ -208,9 +215,10 @@ def train(
         from sparsegen.experiments.seq2seq.training import TrainConfig
 
         given = text.Text(corpus, data, source, target, valid_source, valid_target, limit, max_words)
+        control = _control(mapping, lam=lam, q=q, temperature=temperature)
         model = {
             "embedding": embedding, "hidden": hidden, "layers": layers, "dropout": dropout, "attention": attention,
-            "mapping": mapping, "control": _control(lam, q, temperature), "learnable": learnable,
+            "mapping": mapping, "control": control, "learnable": learnable,
         }  # fmt: skip
         per = "word" if optimizer == "adam" else "sentence"  # as each is usually set up
         training = TrainConfig(

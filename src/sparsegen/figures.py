@@ -13,6 +13,8 @@ from sparsegen.experiments.results import Result
 
 try:
     import matplotlib as mpl
+    from matplotlib.cm import ScalarMappable
+    from matplotlib.colors import Normalize
     from matplotlib.figure import Figure
     from matplotlib.patches import Rectangle
     from matplotlib.ticker import MaxNLocator
@@ -121,25 +123,31 @@ class Heatmap(NamedTuple):
 
 
 HEAT = "Greys"  # dark for much
+SHADES = Normalize(-0.15, 1)  # so that a small weight is not as white as none
 CELL = 0.2  # inches
 
 
-def _heat(axes: Any, panel: Heatmap) -> Any:
+def _heat(axes: Any, panel: Heatmap) -> None:
     """Draw one sentence; cells of weight exactly 0 stay white, positive ones, however small, get a frame."""
-    weights = np.asarray(panel.weights, dtype=float)
-    image = axes.imshow(np.ma.masked_equal(weights, 0), cmap=HEAT, vmin=-0.15, vmax=1, aspect="auto")
+    weights = np.asarray(panel.weights, dtype=float).reshape(len(panel.written), len(panel.source))
+    if weights.size == 0:  # nothing was written
+        axes.set_axis_off()
+        axes.set_title(f"{panel.title}: no words")
+        return
+    axes.imshow(np.ma.masked_equal(weights, 0), cmap=HEAT, norm=SHADES, aspect="auto")
     for i, j in np.argwhere(weights > 0):
         axes.add_patch(Rectangle((j - 0.5, i - 0.5), 1, 1, fill=False, edgecolor="#0072B2", linewidth=0.5))
     axes.set_xticks(range(len(panel.source)), panel.source, rotation=90)
     axes.set_yticks(range(len(panel.written)), panel.written)
     axes.xaxis.tick_top()
     axes.tick_params(length=0)
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set_parse_math(False)  # words with dollars are words
     axes.grid(False)
     axes.spines[:].set_visible(True)
     axes.spines[:].set_color("#999999")
     if panel.title:
         axes.set_xlabel(panel.title)
-    return image
 
 
 def heatmaps(panels: Sequence[Heatmap], columns: int = 3) -> Figure:
@@ -147,17 +155,19 @@ def heatmaps(panels: Sequence[Heatmap], columns: int = 3) -> Figure:
     columns = min(columns, len(panels))
     rows = -(-len(panels) // columns)
     words = max(len(p.source) for p in panels), max(len(p.written) for p in panels)
-    letters = max(len(w) for p in panels for w in (*p.source, *p.written))
+    letters = max((len(w) for p in panels for w in (*p.source, *p.written)), default=0)
     margin = 0.075 * letters
     width, height = words[0] * CELL + margin, words[1] * CELL + margin + 0.3
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(columns * width + 0.6, rows * height), layout="constrained")
         grid = figure.subplots(rows, columns, squeeze=False).ravel()
         for axes, panel in zip(grid, panels):
-            image = _heat(axes, panel)
+            _heat(axes, panel)
         for axes in grid[len(panels) :]:
             axes.set_axis_off()
-        bar = figure.colorbar(image, ax=grid.tolist(), shrink=0.6, pad=0.01, label="weight (framed: not 0)")
+        bar = figure.colorbar(
+            ScalarMappable(SHADES, HEAT), ax=grid.tolist(), shrink=0.6, pad=0.01, label="weight (framed: not 0)"
+        )
         bar.ax.set_ylim(0, 1)
     return figure
 

@@ -75,13 +75,17 @@ def _by_test(result: Result) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         yield f"{corpus}: {test}", [row for row in table if (row["corpus"], row["test"]) == (corpus, test)]
 
 
+def _size(result: Result) -> str:
+    return "" if result.config["scale"] == "paper" else "; a scaled-down run"
+
+
 def _plain(value: float | None, digits: int = 2) -> str:
     return "" if value is None else f"{value:.{digits}f}"
 
 
 def _translation_tables(result: Result) -> Iterator[Table]:
     for title, rows in _by_test(result):
-        about = f"{title}, {rows[0]['source_words']:.1f} source words; a scaled-down run"
+        about = f"{title}, {rows[0]['source_words']:.1f} source words{_size(result)}"
         made = table(about, "attention", "control", "BLEU", "paper", "exact match", "support")
         for row in rows:
             control = "" if row["control"] is None else f"{row['control']:g}"
@@ -93,13 +97,13 @@ def _translation_tables(result: Result) -> Iterator[Table]:
 def _summarization_tables(result: Result) -> Iterator[Table]:
     for title, rows in _by_test(result):
         measure = "recall at 75 bytes" if rows[0]["measure"] == "rouge_recall_75" else "F1"
-        about = f"{title}, ROUGE {measure}, {rows[0]['source_words']:.1f} source words; a scaled-down run"
-        made = table(about, "attention", "control", "R-1", "R-2", "R-L", "paper's", "support")
+        about = f"{title}, ROUGE {measure}, {rows[0]['source_words']:.1f} source words{_size(result)}"
+        made = table(about, "attention", "R-1, R-2, R-L", "in the paper", "support")
         for row in rows:
-            control = "" if row["control"] is None else f"{row['control']:g}"
+            name = row["row"] if row["control"] is None else f"{row['row']} {row['control']:g}"
+            measured = " ".join(f"{row[key]:.2f}" for key in ("rouge1", "rouge2", "rougeL"))
             paper = "" if row["paper"] is None else " ".join(f"{value:.2f}" for value in row["paper"])
-            measured = (_plain(row[key]) for key in ("rouge1", "rouge2", "rougeL"))
-            made.add_row(row["row"], control, *measured, paper, _plain(row["support"]))
+            made.add_row(name, measured, paper, _plain(row["support"]))
         yield made
 
 

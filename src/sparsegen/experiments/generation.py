@@ -32,6 +32,7 @@ from sparsegen.experiments.seq2seq.vocabulary import WordVocabulary
 VERSION = "2"  # of the cells: raised when they would give other numbers
 RUNS_VARIABLE = "SPARSEGEN_RUNS"  # folder in which training runs are kept and resumed
 LOOKED_AT = 200  # validation sentences on which the support of a short run is measured
+SUMMARIES = ("gigaword", "reuters", "acl")
 SAMPLES = 3  # sentences of each test set whose heatmaps are kept
 
 
@@ -117,11 +118,17 @@ NUMBERS = Preset(
 NUMBERS_CONTROLS = {"softmax (with temp.)": 0.5, "sparsegen-lin": 0.75, "sparsehg": 1.0}
 
 
+# Sources are twice as long as Multi30k's and the training sample is a third of its size.
+HEADLINES = replace(PRESETS["small"], train=replace(_SMALL, epochs=5), short_pairs=2000)
+
+
 def preset(scale: str, corpus: str) -> Preset:
     """Return the sizes of a scale for a corpus."""
     if scale not in PRESETS:
         fail(ValueError, "scale", "one of " + ", ".join(map(repr, PRESETS)), repr(scale))
-    return NUMBERS if corpus.startswith("numbers") and scale == "small" else PRESETS[scale]
+    if scale != "small":
+        return PRESETS[scale]
+    return NUMBERS if corpus.startswith("numbers") else HEADLINES if corpus in SUMMARIES else PRESETS["small"]
 
 
 @dataclass(frozen=True, eq=False)

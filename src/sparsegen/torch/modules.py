@@ -260,6 +260,8 @@ def make_map(
     if isinstance(mapping, nn.Module):
         for name, value in given.items():
             _checks.fail(ValueError, name, "absent where mapping is a module, which has its own control", value)
+        if learnable:
+            _checks.fail(ValueError, "learnable", "False where mapping is a module: make that one learnable", learnable)
         return mapping
     if not isinstance(mapping, str) or mapping not in MAPS:
         _checks.fail(ValueError, "mapping", "a module or one of " + ", ".join(map(repr, MAPS)), repr(mapping))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from typing import Any
 
 import numpy as np
@@ -73,6 +74,10 @@ class Pairs:
 
     def __len__(self) -> int:
         return len(self.sources)
+
+    def fingerprint(self) -> str:
+        """Return a short text that differs for other pairs, so that a run does not go on with another corpus."""
+        return blake2b(repr((self.sources, self.targets)).encode(), digest_size=16).hexdigest()
 
     def batch(self, rows: Any) -> Batch:
         """Return the pairs of these numbers."""

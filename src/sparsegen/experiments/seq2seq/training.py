@@ -145,6 +145,7 @@ class Trainer:
         torch.manual_seed(config.seed)
         self.model = Seq2Seq(model_config).to(self.place.device)
         self.optimizer = _optimizer(self.model, config, self.place.device)
+        self.pairs = train.fingerprint()
         self.epoch = self.step = 0
         self.sums = [0.0, 0.0]  # loss and words of the epoch so far
         self.seconds = self.epoch_seconds = 0.0
@@ -237,7 +238,12 @@ class Trainer:
         }  # fmt: skip
         if name == LAST:
             content |= {"optimizer": self.optimizer.state_dict(), "epoch": self.epoch, "step": self.step}
-            content |= {"sums": self.sums, "seconds": self.seconds, "epoch_seconds": self.epoch_seconds}
+            content |= {
+                "pairs": self.pairs,
+                "sums": self.sums,
+                "seconds": self.seconds,
+                "epoch_seconds": self.epoch_seconds,
+            }
         checkpoints.save(self.folder / name, content)
 
     def _resume(self, found: dict[str, Any]) -> None:
@@ -256,6 +262,8 @@ class Trainer:
                     )
         if found["vocabularies"] != self.vocabularies:
             fail(ValueError, "the vocabularies", f"those of the run begun in {self.folder}", "others: another corpus?")
+        if found["pairs"] != self.pairs:
+            fail(ValueError, "the training pairs", f"those of the run begun in {self.folder}", "others")
         self.model.load_state_dict(found["model"])
         self.optimizer.load_state_dict(found["optimizer"])
         self.epoch, self.step, self.history = found["epoch"], found["step"], found["history"]
