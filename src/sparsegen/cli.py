@@ -123,6 +123,14 @@ def _names(text: str) -> tuple[str, ...]:
 
 
 @reproduce.command()
+def properties(
+    seed: int = SEED, jobs: int = JOBS, out: Path = OUT, engine: Engine = ENGINE, address: str = ADDRESS
+) -> None:
+    """Measure the paper's Table 1 for every map, and the numbers behind its errata."""
+    _reproduce("properties", jobs, out, None, seed=seed, engine=engine.value, address=address)
+
+
+@reproduce.command()
 def synthetic(
     scale: Scale = SCALE, seed: int = SEED, jobs: int = JOBS, out: Path = OUT, engine: Engine = ENGINE,
     address: str = ADDRESS,
