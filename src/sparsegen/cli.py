@@ -131,6 +131,16 @@ def properties(
 
 
 @reproduce.command()
+def figures(out: Path = OUT) -> None:
+    """Draw the paper's figures of the maps, and an atlas of all of them."""
+    with _said_plainly():
+        from sparsegen import map_figures
+
+        for path in map_figures.draw(out / "figures"):
+            typer.echo(f"wrote {path}")
+
+
+@reproduce.command()
 def synthetic(
     scale: Scale = SCALE, seed: int = SEED, jobs: int = JOBS, out: Path = OUT, engine: Engine = ENGINE,
     address: str = ADDRESS,
