@@ -12,6 +12,8 @@ demo: $(STAMP)
 	$(BIN)/sparsegen tour
 	$(BIN)/sparsegen reproduce synthetic --scale small --out demo
 	$(BIN)/sparsegen reproduce translation --scale small --corpora numbers-fr-en --maps softmax,sparsegen-lin --out demo
+	@echo 'Try it:  echo "jeudi vingt sept juillet mille six cent trois" | \'
+	@echo '  $(BIN)/sparsegen translate demo/translation/runs/numbers-fr-en-small-sparsegen_lin-0.75-0-full/best.pt'
 
 test: $(STAMP) lint
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --cov --cov-report=term-missing:skip-covered
@@ -33,6 +35,7 @@ $(STAMP): $(SOURCES)
 	  || { echo "sparsegen: a C++17 compiler is needed to build the kernel, and none was found. Install one:"; \
 	       echo "  Debian, Ubuntu: apt-get install g++    Fedora: dnf install gcc-c++    macOS: xcode-select --install"; \
 	       exit 1; }
+	@echo "setting up .venv: torch is large, this takes a few minutes"
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@

@@ -12,7 +12,7 @@ from sklearn.base import clone
 from sklearn.datasets import make_multilabel_classification
 from sklearn.exceptions import ConvergenceWarning, NotFittedError
 from sklearn.metrics import f1_score
-from sklearn.model_selection import GridSearchCV, cross_val_predict
+from sklearn.model_selection import GridSearchCV, KFold, cross_val_predict
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 from sklearn.utils.estimator_checks import parametrize_with_checks
@@ -78,7 +78,7 @@ def test_probabilities_are_the_map_of_the_scores(data):
     for model, rho in (
         (SparseMultilabelClassifier(q=0.3), lambda z: sg.sparsehourglass(z, q=0.3)),
         (SparseMultilabelClassifier("sparsegen_lin", lam=0.5), lambda z: sg.sparsegen_lin(z, lam=0.5)),
-        (SparseMultilabelClassifier("sparsemax", lam=0.5), sg.sparsemax),
+        (SparseMultilabelClassifier("sparsemax"), sg.sparsemax),
     ):
         fitted = model.fit(X, Y)
         np.testing.assert_allclose(fitted.predict_proba(X), rho(X @ fitted.coef_.T + fitted.intercept_), atol=1e-12)
@@ -267,3 +267,28 @@ def test_the_callers_arrays_are_not_written(data):
     SparseMultilabelClassifier().fit(X, S).partial_fit(X, S)
     assert (kept != S).nnz == 0
     assert S.dtype == kept.dtype
+
+
+def test_score_and_search_take_label_sets():
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(60, 3))
+    tags = [tuple(name for name, on in zip("abc", row) if on) or ("a",) for row in X > 0]
+    model = SparseMultilabelClassifier().fit(X, tags)
+    right = np.mean([set(a) == set(b) for a, b in zip(tags, model.predict(X))])
+    assert model.score(X, tags) == right
+    weight = np.arange(60.0)
+    assert 0 < model.score(X, tags, weight) <= 1
+    search = GridSearchCV(SparseMultilabelClassifier(), {"alpha": [1e-3, 1e-1]}, cv=KFold(3)).fit(X, tags)
+    assert np.isfinite(search.cv_results_["mean_test_score"]).all()
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"lam": 0.5}, "lam must be left at 0 for mapping 'sparsehourglass', which has no lam, got 0.5"),
+        ({"mapping": "sparsemax", "q": 2.0}, "q must be left at 1 for mapping 'sparsemax', which has no q, got 2.0"),
+    ],
+)
+def test_the_control_of_another_map_is_refused(options, text):
+    with pytest.raises(ValueError, match=text):
+        SparseMultilabelClassifier(**options).fit([[0.0], [1.0]], [("a",), ("b",)])

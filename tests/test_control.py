@@ -263,7 +263,8 @@ def test_the_scheduler_reaches_the_support_in_training_only():
     lam = attend.lam.clone()
     model.eval()
     model(torch.randn(50, 80))
-    scheduler.step()  # nothing was seen in training
+    with pytest.warns(UserWarning, match="saw no forward pass in training mode"):
+        scheduler.step()
     assert torch.equal(lam, attend.lam)
     state = scheduler.state_dict()
     again = sgt.DensityScheduler(model, 12, warmup=10)
@@ -272,5 +273,27 @@ def test_the_scheduler_reaches_the_support_in_training_only():
     scheduler.remove()
     model.train()
     model(torch.randn(50, 80))
-    scheduler.step()
+    with pytest.warns(UserWarning, match="saw no forward pass"):
+        scheduler.step()
     assert torch.equal(lam, attend.lam)
+
+
+@pytest.mark.parametrize("mapping", ["sparsegen_lin", sgt.Sparsegen(lam=0.5)])
+def test_the_scheduler_turns_the_dial_of_attention(mapping):
+    torch.manual_seed(0)
+    layer = torch.nn.TransformerEncoderLayer(16, 2, 32, batch_first=True)
+    sgt.replace_attention(layer, mapping)
+    scheduler = sgt.DensityScheduler(layer, 6)
+    for _ in range(40):
+        layer(torch.randn(4, 20, 16))
+        scheduler.step()
+    assert scheduler.seen == pytest.approx(6, rel=0.15)
+    layer.eval()
+    with sgt.AttentionProbe(layer) as probe:
+        layer(torch.randn(8, 20, 16))
+    assert sum(row["support"] for row in probe.table()) / 2 == pytest.approx(6, rel=0.2)
+    scheduler.remove()
+    layer.train()
+    layer(torch.randn(4, 20, 16))
+    with pytest.warns(UserWarning, match="saw no forward pass"):
+        scheduler.step()

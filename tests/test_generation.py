@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import os
+from dataclasses import replace
 
 import pytest
 import torch
@@ -277,9 +278,9 @@ FALLING, UNEVEN, RISING = (
         ({"a": BEHIND}, RISING, [NOT, NOT, NOT]),
         ({"a": AHEAD, "b": BEHIND}, UNEVEN, [PARTLY, PARTLY, PARTLY]),
         ({"a": BETWEEN}, FALLING[::-1], [PARTLY, HOLDS, HOLDS]),
-        ({"a": BETWEEN, "b": BEHIND}, FALLING[:1], [NOT, PARTLY, UNKNOWN]),
-        ({"a": {"softmax": 30, "sparsegen-lin": 31}}, (), [UNKNOWN, UNKNOWN, UNKNOWN]),
-        ({"a": {"sparsehg": 30}}, FALLING, [UNKNOWN, UNKNOWN, HOLDS]),
+        ({"a": BETWEEN, "b": BEHIND}, FALLING[:1], [NOT, PARTLY]),  # what cannot be judged is left out
+        ({"a": {"softmax": 30, "sparsegen-lin": 31}}, (), []),
+        ({"a": {"sparsehg": 30}}, FALLING, [HOLDS]),
         ({"a": scores(30, 30, 30, 29)}, FALLING, [NOT, HOLDS, HOLDS]),  # a tie is not ahead; one point is comparable
     ],
 )
@@ -287,6 +288,12 @@ def test_verdicts_follow_from_the_numbers(experiment, table, tried, verdicts):
     found = ledger(made(table, tried, experiment))
     assert [entry.verdict for entry in found] == verdicts
     assert all(entry.claim and entry.source and entry.rule and entry.measured for entry in found)
+
+
+def test_a_smoke_run_is_no_evidence():
+    result = made({"a": AHEAD}, FALLING)
+    found = ledger(replace(result, config={**result.config, "scale": "smoke"}))
+    assert [entry.verdict for entry in found] == [UNKNOWN] * 3
 
 
 def test_the_ledger_shows_what_was_measured():

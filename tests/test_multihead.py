@@ -702,3 +702,9 @@ def test_only_a_module_around_attention_has_some_to_replace():
         replace_attention(nn.MultiheadAttention(E, H))
     with pytest.raises(TypeError, match=r"model must be a torch\.nn\.Module, got list"):
         replace_attention([nn.MultiheadAttention(E, H)])
+
+
+def test_a_control_that_wants_gradients_is_not_frozen_in_silence():
+    text = "sparsegen: lam must be without gradients; with learnable=True the module trains a control of its own"
+    with pytest.raises(ValueError, match=text):
+        sgt.MultiheadAttention(8, 2, mapping="sparsegen_lin", lam=torch.nn.Parameter(torch.zeros(2, 1)))

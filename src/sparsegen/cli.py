@@ -103,7 +103,8 @@ def _said_plainly(out: Path | None = None) -> Iterator[None]:
         yield
     except KeyboardInterrupt:
         if out is not None:
-            typer.echo(f"Interrupted. What is finished is kept in {out}; the same command goes on from there.")
+            kept = f"What is finished is kept in {out}; the same command goes on from there."
+            typer.echo(f"Interrupted. {kept if out.exists() else 'Nothing was finished yet.'}")
         raise typer.Exit(130) from None
     except BrokenPipeError:  # the reader of our output has gone
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -162,7 +163,7 @@ def real(
 
 
 CORPORA = typer.Option("", help="Names of corpora, with commas; else those of the experiment.")
-MAPS = typer.Option("", help="Rows of the paper's table, with commas; else all five.")
+MAPS = typer.Option("", help="Rows of the table, with commas: softmax, sparsemax, sparsegen-lin, sparsehg; else all.")
 
 
 @reproduce.command()
@@ -202,7 +203,7 @@ def _control(mapping: str, **controls: float | None) -> float | None:
 @app.command()
 def train(
     out: Path = typer.Option(..., help="Folder of the run; one begun there with the same settings is resumed."),
-    corpus: str = typer.Option(None, help="A corpus by name; numbers-fr-en needs no data."),
+    corpus: str = typer.Option(None, help="numbers-fr-en (needs no data), multi30k-fr-en, tatoeba-fr-en, gigaword..."),
     data: Path = DATA,
     source: Path = typer.Option(None, help="Instead: source sentences, a line each, words separated by spaces."),
     target: Path = typer.Option(None, help="Their translations, line by line."),
@@ -210,7 +211,7 @@ def train(
     valid_target: Path = typer.Option(None, help="Their translations."),
     limit: int = typer.Option(None, min=1, help="Train on the first pairs only."),
     max_words: int = typer.Option(50, min=1, help="Leave longer sentences out of training."),
-    mapping: str = typer.Option("sparsegen_lin", help="The attention's map: a name of the table of maps."),
+    mapping: str = typer.Option("sparsegen_lin", help="softmax, sparsemax, sparsegen_lin, sparsehourglass, ..."),
     lam: float = typer.Option(None, help="Control of sparsegen."),
     q: float = typer.Option(None, help="Control of sparsecone and sparsehourglass."),
     temperature: float = typer.Option(None, help="Control of softmax."),
@@ -225,7 +226,8 @@ def train(
     patience: int = typer.Option(None, min=1, help="Stop after so many epochs without a better one."),
     min_count: int = typer.Option(2, min=1, help="Rarer words are unknown."),
     sentencepiece: int = typer.Option(None, min=8, help="Use SentencePiece with so many pieces, not words."),
-    seed: int = SEED,
+    seed: int = typer.Option(0, min=0, help="The same numbers for the same seed."),
+    threads: int = typer.Option(None, min=1, help="Threads; 1 is fastest for small models and on busy machines."),
 ) -> None:  # fmt: skip
     """Train an encoder-decoder with sparse attention; alone, or under torchrun on several processes."""
     with _said_plainly(out):
@@ -243,7 +245,9 @@ def train(
             epochs=epochs, batch_size=batch_size, optimizer=optimizer, lr=lr, decay_from=decay_from, clip=clip, per=per,
             seed=seed, patience=patience,
         )  # fmt: skip
-        text.train(given, model, training, out, Console(), min_count=min_count, sentencepiece=sentencepiece)
+        text.train(
+            given, model, training, out, Console(), min_count=min_count, sentencepiece=sentencepiece, threads=threads
+        )
 
 
 @app.command()

@@ -125,6 +125,7 @@ class Heatmap(NamedTuple):
 HEAT = "Greys"  # dark for much
 SHADES = Normalize(-0.15, 1)  # so that a small weight is not as white as none
 CELL = 0.2  # inches
+MOST_WORDS = 30  # of a sentence in a figure; models that were hardly trained repeat themselves
 
 
 def _heat(axes: Any, panel: Heatmap) -> None:
@@ -179,7 +180,8 @@ def sample_heatmaps(result: Result, corpus: str, test: str, sample: int, rows: S
         row = next(r for r in result.rows if r["row"] == name and r["corpus"] == corpus)
         kept = row["tests"][test]["samples"][sample]
         control = "" if row["control"] is None else f" ({row['control']:g})"
-        panels.append(Heatmap(f"{name}{control}", kept["source"], kept["written"], kept["weights"]))
+        shown = kept["written"][:MOST_WORDS]
+        panels.append(Heatmap(f"{name}{control}", kept["source"], shown, kept["weights"][: len(shown)]))
     return heatmaps(panels)
 
 
@@ -206,7 +208,8 @@ def learning_curves(result: Result) -> Figure:
                 axes.plot(x, y, color=colour, linestyle=line, linewidth=1.2, marker=".", markersize=4, label=row["row"])
             axes.set_xlabel("epoch")
             axes.set_title(corpus)
-            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+            axes.set_xlim(0.7, axes.get_xlim()[1] + 0.3)
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         panels[0].set_ylabel("validation accuracy")
         figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
     return figure

@@ -28,14 +28,19 @@ def table(title: str, *columns: str) -> Table:
     return made
 
 
-def _ledger_table(result: Result) -> Table:
+def ledger_of(result: Result) -> list[Any]:
+    """Return the entries of the ledger that a Result speaks of."""
     from sparsegen.experiments.ledger import ledger
 
+    return ledger(result)
+
+
+def _ledger_table(result: Result) -> Table:
     made = Table(title="Ledger: what the paper claims, what was measured", title_justify="left", box=SIMPLE_HEAD,
                  title_style="bold", padding=(0, 1))  # fmt: skip
     for name in ("claim", "measured", "verdict"):
         made.add_column(name)
-    for entry in ledger(result):
+    for entry in ledger_of(result):
         style = VERDICT_STYLES[entry.verdict]
         made.add_row(f"{entry.claim} ({entry.source})", entry.measured, f"[{style}]{entry.verdict}[/{style}]")
     return made
@@ -72,7 +77,10 @@ def _by_test(result: Result) -> Iterator[tuple[str, list[dict[str, Any]]]]:
     """The lines of the paper's table for each corpus and test set."""
     table = result.summary["table"]
     for corpus, test in dict.fromkeys((row["corpus"], row["test"]) for row in table):
-        yield f"{corpus}: {test}", [row for row in table if (row["corpus"], row["test"]) == (corpus, test)]
+        yield (
+            corpus if test in corpus else f"{corpus}: {test}",
+            [row for row in table if (row["corpus"], row["test"]) == (corpus, test)],
+        )
 
 
 def _size(result: Result) -> str:
@@ -86,11 +94,13 @@ def _plain(value: float | None, digits: int = 2) -> str:
 def _translation_tables(result: Result) -> Iterator[Table]:
     for title, rows in _by_test(result):
         about = f"{title}, {rows[0]['source_words']:.1f} source words{_size(result)}"
-        made = table(about, "attention", "control", "BLEU", "paper", "exact match", "support")
+        beside = any(row["paper"] is not None for row in rows)
+        made = table(about, "attention", "control", "BLEU", *(["paper"] if beside else []), "exact match", "support")
         for row in rows:
             control = "" if row["control"] is None else f"{row['control']:g}"
             exact = f"{100 * row['exact_match']:.1f} %"
-            made.add_row(row["row"], control, _plain(row["bleu"]), _plain(row["paper"]), exact, _plain(row["support"]))
+            scores = [_plain(row["bleu"]), *([_plain(row["paper"])] if beside else [])]
+            made.add_row(row["row"], control, *scores, exact, _plain(row["support"]))
         yield made
 
 
@@ -147,7 +157,7 @@ def show(result: Result, console: Console) -> None:
         if result.experiment == "properties":
             equal = f"{result.summary['equal']} of {result.summary['cells']} cells"
             console.print(f"{equal} measured equal what docs/math.md (E6) says holds.", highlight=False)
-        else:
+        elif ledger_of(result):
             console.print(_ledger_table(result))
         return
     if result.experiment == "real":
@@ -172,6 +182,8 @@ def _watched(console: Console, title: str, work: Callable[[Callable[..., None]],
 
         def moved(done: int, total: int, cell: Any, seconds: float) -> None:
             progress.update(task, completed=done, total=total)
+            if not console.is_terminal and cell is not None:  # where no bar can move
+                console.print(f"{title}: {done} of {total} after {seconds:.0f} s", highlight=False)
 
         return work(moved)
 

@@ -215,6 +215,15 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
             return 0.0
         return float({"lam": self.lam, "q": self.q, "": 0.0}[_losses.LOSSES[loss].control])
 
+    def _check_controls(self) -> None:
+        """Refuse a control of another map: a search over it would change nothing."""
+        for name, value, unset, maps in (
+            ("lam", self.lam, 0.0, ("sparsegen_lin",)),
+            ("q", self.q, 1.0, ("sparsehourglass",)),
+        ):
+            if value != unset and self.mapping not in maps:
+                fail(ValueError, name, f"left at {unset:g} for mapping {self.mapping!r}, which has no {name}", value)
+
     def _problem(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> _solver.Problem:
         """The rows that take part, as a problem for the solver."""
         kept = (weight > 0) & (np.diff(Y.indptr) > 0)
@@ -257,6 +266,7 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
     def _check(self, X: Any, y: Any, sample_weight: Any, reset: bool, classes: Any) -> tuple[Any, Labels, np.ndarray]:
         """Everything about the input that can be wrong; nothing of the estimator is changed but what `reset` names."""
         self._loss_name()
+        self._check_controls()
         labels = read_labels(y, classes)
         X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=reset)
         if X.shape[0] != labels.Y.shape[0]:
@@ -407,6 +417,17 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
         if self._form == "sparse":
             return sp.csr_array(on)
         return [tuple(self.classes_[row]) for row in on.astype(bool)]
+
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Return the share of rows whose labels are predicted exactly, for `y` in any form that `fit` takes.
+
+        Labels that were not there in `fit` count as missed.
+        """
+        check_is_fitted(self)
+        if self._form != "sets":
+            return super().score(X, y, sample_weight)
+        right = [set(given) == set(found) for given, found in zip(y, self.predict(X), strict=True)]
+        return float(np.average(right, weights=sample_weight))
 
     def _is_single(self) -> bool:
         check_is_fitted(self)

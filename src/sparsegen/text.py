@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
+import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -70,9 +71,11 @@ def _vocabulary(lines: Sequence[str], min_count: int, max_size: int, sentencepie
 
 def train(
     text: Text, model: dict[str, Any], training: TrainConfig, out: Path, console: Console, *, min_count: int = 2,
-    max_vocabulary: int = 50_000, sentencepiece: int | None = None,
+    max_vocabulary: int = 50_000, sentencepiece: int | None = None, threads: int | None = None,
 ) -> Trainer:  # fmt: skip
     """Train a model, or go on with the one begun in `out`; alone, or as one of torchrun's processes."""
+    if threads is not None:
+        torch.set_num_threads(threads)
     place = Place.of_this_process()
     quiet = console if place.rank == 0 else Console(quiet=True)
     splits = text.splits()
@@ -100,7 +103,11 @@ def _greet(trainer: Trainer, console: Console) -> None:
     console.print(
         f"{len(pairs)} pairs{left_out}, {config.source_words} and {config.target_words} words", highlight=False
     )
-    if trainer.history or trainer.step:
+    if trainer.finished:
+        console.print(
+            f"the run in {trainer.folder} is finished; more --epochs would go on", highlight=False, soft_wrap=True
+        )
+    elif trainer.history or trainer.step:
         done = f"epoch {trainer.epoch + 1}, step {trainer.step}"
         console.print(f"resuming the run in {trainer.folder} at {done}", highlight=False, soft_wrap=True)
 
@@ -122,7 +129,7 @@ def _watch(trainer: Trainer, console: Console) -> None:
         trainer.run(moved)
     best = trainer.best
     if best is not None:
-        text = f"best epoch {best['epoch'] + 1:.0f}, in {trainer.folder / BEST}"
+        text = f"best epoch by accuracy: {best['epoch'] + 1:.0f}, in {trainer.folder / BEST}"
         console.print(text, highlight=False, soft_wrap=True)
 
 

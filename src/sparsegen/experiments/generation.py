@@ -55,6 +55,7 @@ ROWS = {
         Row("sparsehg", "sparsehourglass", (0.1, 1.0, 10.0)),
     )
 }
+ALIASES = {"sparsegen_lin": "sparsegen-lin", "sparsehourglass": "sparsehg", "softmax-temp": "softmax (with temp.)"}
 # The paper's table: BLEU, and ROUGE-1, -2, -L.
 PAPER_BLEU = {
     "softmax": {"fr-en": 36.38, "en-fr": 36.00},
@@ -358,7 +359,8 @@ def run(
     """Run an experiment and return its Result; `how` goes to :func:`sparsegen.experiments.sweep.run`."""
     if task not in TASKS:
         fail(ValueError, "task", "one of " + ", ".join(map(repr, TASKS)), repr(task))
-    corpora, maps = tuple(corpora) or TASKS[task].corpora, tuple(maps) or tuple(ROWS)
+    corpora = tuple(corpora) or TASKS[task].corpora
+    maps = tuple(ALIASES.get(name, name) for name in maps) or tuple(ROWS)
     for name in maps:
         if name not in ROWS:
             fail(ValueError, "maps", "among " + ", ".join(map(repr, ROWS)), repr(name))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
@@ -278,6 +278,14 @@ def _lam_and_support(result: Result) -> Entry:
 
 
 def _generation(result: Result) -> list[Entry]:
+    """The claims that the rows of a Result can speak of; a smoke run is no evidence."""
+    entries = [entry for entry in _all_generation(result) if entry.verdict != UNKNOWN]
+    if result.config["scale"] != "smoke":
+        return entries
+    return [replace(entry, measured="a smoke run trains too little to tell", verdict=UNKNOWN) for entry in entries]
+
+
+def _all_generation(result: Result) -> list[Entry]:
     if result.experiment == "translation":
         claim = "Sparsegen-lin surpasses the BLEU of softmax and sparsemax"
         best = _sparsegen_best(result, "bleu", claim, "Sec. 6.2 (FR-EN; not claimed for EN-FR)")

@@ -6,14 +6,18 @@ Controls are numbers that are looked up, not differentiated: they are found in f
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+import warnings
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from sparsegen import _checks, _control
+from sparsegen._maps import MAPS
 from sparsegen.torch.modules import Sparsegen
+from sparsegen.torch.multihead import MultiheadAttention
 
 
 def _array(scores: Any, name: str = "scores") -> Any:
@@ -108,11 +112,50 @@ def explain(
     return _control.explain(_array(scores), map, axis=dim, mask=_plain(mask), **plain)
 
 
-class DensityScheduler:
-    """Moves the lam of :class:`Sparsegen` modules towards a wished mean number of nonzeros during training.
+class _Seen:
+    """Rows and nonzeros seen in training, of modules and of attention: both show what they return."""
 
-    It watches what the modules return; :meth:`step`, called after each step of the optimizer, multiplies their radius
-    1 - lam by (wished / seen) ** rate. A support that is too large shrinks the radius, one that is too small widens it.
+    def __init__(self) -> None:
+        self.sums = torch.zeros(2, dtype=torch.float64)
+
+    def hook(self, module: Any, inputs: Any, p: Tensor) -> None:
+        """Look at what a mapping module returned."""
+        if module.training:
+            on = (p.detach() > 0).sum(module.dim)
+            self.sums += (
+                torch.stack([on.sum(), (on > 0).sum()]).double().cpu()
+            )  # rows with nothing to choose say nothing
+
+    def add(self, found: Tensor) -> None:
+        """Take the statistics of attention: rows, keys allowed, keys used of each head."""
+        self.sums += torch.stack([found[2].sum(), found[0].sum()]).double().cpu()
+
+
+class _WhileTraining:
+    """A probe of attention that looks away in evaluation."""
+
+    def __init__(self, seen: _Seen, module: nn.Module) -> None:
+        self.seen, self.module = seen, module
+
+    def add(self, found: Tensor) -> None:
+        if self.module.training:
+            self.seen.add(found)
+
+
+def _turn(dial: nn.Module, factor: float) -> None:
+    """Multiply the radius of a mapping module, or of attention whose map is given by name."""
+    if isinstance(dial, Sparsegen):
+        dial.control.mul_(factor)
+    elif isinstance(dial, MultiheadAttention):
+        dial.controls["lam"] = 1 - (1 - dial.controls.get("lam", 0.0)) * factor
+
+
+class DensityScheduler:
+    """Moves the lam of sparsegen in a model towards a wished mean number of nonzeros during training.
+
+    It watches what :class:`Sparsegen` modules and :class:`MultiheadAttention` with sparsegen return; :meth:`step`,
+    called after each step of the optimizer, multiplies their radius 1 - lam by (wished / seen) ** rate. A support that
+    is too large shrinks the radius, one that is too small widens it.
 
     Parameters
     ----------
@@ -139,31 +182,38 @@ class DensityScheduler:
     """
 
     def __init__(self, model: nn.Module, support: float, *, rate: float = 0.5, warmup: int = 0) -> None:
-        positive = {
+        limits: _checks.Conditions = {
             "support": ("a number at least 1", lambda v: v >= 1),
             "rate": ("above 0 and at most 1", lambda v: 0 < v <= 1),
         }
-        self.support = _checks.control_number("support", support, positive)
-        self.rate = _checks.control_number("rate", rate, positive)
+        self.support = _checks.control_number("support", support, limits)
+        self.rate = _checks.control_number("rate", rate, limits)
         if not isinstance(warmup, int) or warmup < 0:
             _checks.fail(ValueError, "warmup", "an integer of at least 0", repr(warmup))
         self.warmup, self.steps = warmup, 0
         self.first: float | None = None
         self.seen = math.nan
         """The mean number of nonzeros before the last step."""
-        self.maps = [module for module in model.modules() if isinstance(module, Sparsegen)]
-        if not self.maps or any(module.learnable for module in self.maps):
-            found = "a learnable one" if self.maps else "none"
-            _checks.fail(ValueError, "model", "one with Sparsegen modules whose lam is not learnable", found)
-        self._sums = torch.zeros(2, dtype=torch.float64)
-        self._hooks = [module.register_forward_hook(self._look) for module in self.maps]
+        self._looked = _Seen()
+        self._dials: list[nn.Module] = []
+        self._stops: list[Callable[[], None]] = []
+        self._watch(model)
 
-    def _look(self, module: Any, inputs: Any, p: Tensor) -> None:
-        if not module.training:
-            return
-        on = (p.detach() > 0).sum(module.dim)
-        rows = (on > 0).sum()  # rows with nothing to choose say nothing
-        self._sums += torch.stack([on.sum(), rows]).double().cpu()
+    def _watch(self, model: nn.Module) -> None:
+        heads = [m for m in model.modules() if isinstance(m, MultiheadAttention) and _has_lam(m.mapping)]
+        inside = {id(m.mapping) for m in heads}
+        alone = [m for m in model.modules() if isinstance(m, Sparsegen) and id(m) not in inside]
+        dials: list[nn.Module] = [*alone, *(m.mapping if isinstance(m.mapping, Sparsegen) else m for m in heads)]
+        if not dials or any(getattr(dial, "learnable", False) for dial in dials):
+            found = "a learnable one" if dials else "none"
+            condition = "one with Sparsegen modules, or attention with sparsegen, whose lam is not learnable"
+            _checks.fail(ValueError, "model", condition, found)
+        self._dials = dials
+        self._stops = [m.register_forward_hook(self._looked.hook).remove for m in alone]
+        for m in heads:
+            probe = _WhileTraining(self._looked, m)
+            m._probes = (*m._probes, probe)  # type: ignore[arg-type]
+            self._stops.append(partial(_unwatch, m, probe))
 
     def wished(self) -> float:
         """Return the support aimed at now."""
@@ -172,18 +222,21 @@ class DensityScheduler:
         return self.first * (self.support / self.first) ** (self.steps / self.warmup)
 
     def step(self) -> None:
-        """Move the radius by what was seen since the last call; nothing seen, nothing moved."""
-        total, rows = self._sums.tolist()
+        """Move the radius by what was seen since the last call, or warn that there was nothing."""
+        total, rows = self._looked.sums.tolist()
         if rows == 0:
+            warnings.warn(
+                "DensityScheduler.step saw no forward pass in training mode since the last one.", stacklevel=2
+            )
             return
-        self._sums.zero_()
+        self._looked.sums.zero_()
         self.seen = total / rows
         self.first = self.seen if self.first is None else self.first
         self.steps += 1
         factor = (self.wished() / self.seen) ** self.rate
         with torch.no_grad():
-            for module in self.maps:
-                module.control.mul_(factor)
+            for dial in self._dials:
+                _turn(dial, factor)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what a checkpoint needs beside the model's own state."""
@@ -195,5 +248,13 @@ class DensityScheduler:
 
     def remove(self) -> None:
         """Stop watching."""
-        for hook in self._hooks:
-            hook.remove()
+        while self._stops:
+            self._stops.pop()()
+
+
+def _has_lam(mapping: Any) -> bool:
+    return isinstance(mapping, Sparsegen) or (isinstance(mapping, str) and "lam" in MAPS[mapping].controls)
+
+
+def _unwatch(module: Any, probe: Any) -> None:
+    module._probes = tuple(other for other in module._probes if other is not probe)

@@ -325,6 +325,9 @@ def replace_attention(
 
 def _column(name: str, given: Any, heads: int) -> Tensor:
     """A control as one number, or as one for each head that broadcasts along the queries."""
+    if isinstance(given, Tensor) and given.requires_grad:
+        condition = "without gradients; with learnable=True the module trains a control of its own from this value"
+        _checks.fail(ValueError, name, condition, "a tensor that requires them")
     value = modules._values(name, given)
     if tuple(value.shape) not in ((), (heads,), (heads, 1)):
         _checks.fail(

@@ -157,8 +157,8 @@ class Trainer:
 
     @property
     def best(self) -> dict[str, float] | None:
-        """The epoch with the highest validation accuracy; the first of equals."""
-        return max(self.history, key=lambda row: row["valid_accuracy"]) if self.history else None
+        """The epoch with the highest validation accuracy; of equals the one with the lowest loss."""
+        return max(self.history, key=lambda row: (row["valid_accuracy"], -row["valid_loss"]), default=None)
 
     @property
     def finished(self) -> bool:
