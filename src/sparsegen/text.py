@@ -54,6 +54,9 @@ class Text:
         if len(given) < len(files):
             missing = ", ".join(name for name in files if name not in given)
             fail(ValueError, missing, "given where no corpus is", None)
+        for name, path in files.items():
+            if not path.is_file():
+                fail(FileNotFoundError, name, "a file of sentences", f"{path}, which is not there")
         train, valid = (
             read_parallel(files["source"], files["target"]),
             read_parallel(files["valid_source"], files["valid_target"]),

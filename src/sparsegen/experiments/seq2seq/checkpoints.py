@@ -68,5 +68,6 @@ def load(path: str | Path, device: Any = "cpu", needed: Iterable[str] = ()) -> d
 
 
 def _line(error: Exception) -> str:
-    """The beginning of an error: torch's own may run over pages."""
-    return str(error).split("\n")[0].split(". ")[0][:120]
+    """The beginning of an error: torch's own may run over pages, and others are a bare number."""
+    text = str(error).split("\n")[0].split(". ")[0][:120]
+    return text if " " in text else type(error).__name__
