@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from typer.testing import CliRunner
 
 import sparsegen
@@ -29,7 +30,9 @@ def test_the_readme_runs(block):
     exec(block, names)
     seen = {
         "info": lambda p: p.support_size == 3,
-        "weights": lambda p: p.shape == (2, 8, 10, 10),
+        "attend": lambda p: p(torch.zeros(2, 8, 10, 10)).shape == (2, 8, 10, 10) and p.theta.grad is not None,
+        "found": lambda p: p.support_size.shape == (1000,) and p.lipschitz == 2,
+        "probe": lambda p: [row["head"] for row in p.table()] == [0, 1, 2, 3],
         "loss": lambda p: abs(p - 0.35) < 1e-12,
         "model": lambda p: p.predict([[0.1, 1.0], [1.0, 1.0]]) == [("wind",), ("rain", "wind")] and p.gap_ <= p.tol,
     }
