@@ -131,7 +131,7 @@ def toy_data(tmp_path, monkeypatch):
     """Files under the names of a real corpus."""
     for file in corpora.CORPORA["multi30k-fr-en"].files:
         (tmp_path / file).write_text("".join(f"{line}\n" for line in ("a b", "b c d", "d", "a c") * 4))
-    monkeypatch.setenv(corpora.FOLDER_VARIABLE, str(tmp_path))
+    monkeypatch.setenv(corpora.DATA_VARIABLE, str(tmp_path))
 
 
 def test_a_control_is_chosen_by_short_runs_and_trained_in_full(toy_data):
@@ -190,7 +190,7 @@ def test_another_data_folder_is_another_corpus(tmp_path, monkeypatch):
             (tmp_path / name / file).write_text(f"{word}\n" * 12)
     seen = []
     for name in "ab":
-        monkeypatch.setenv(corpora.FOLDER_VARIABLE, str(tmp_path / name))
+        monkeypatch.setenv(corpora.DATA_VARIABLE, str(tmp_path / name))
         seen.append(generation.prepare("multi30k-fr-en", "smoke", False).source.state()["words"])
     assert seen == [["chat"], ["chien"]]
 

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -14,9 +12,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
+from sparsegen.experiments.folders import DATA_VARIABLE, environment
 from sparsegen.experiments.results import Result
 
-FOLDER_VARIABLE = "SPARSEGEN_DATA"
 VERDICT_STYLES = {"holds": "green", "holds partly": "yellow", "does not hold": "red", "not measured": "dim"}
 
 
@@ -195,20 +193,6 @@ def _figures(result: Result, folder: Path) -> list[Path]:
     return drawn[result.experiment](result, folder) if result.experiment in drawn else []
 
 
-@contextmanager
-def _data_folder(data: Path | None) -> Iterator[None]:
-    """Name the data sets' folder where workers find it too: in the environment."""
-    before = os.environ.get(FOLDER_VARIABLE)
-    if data is not None:
-        os.environ[FOLDER_VARIABLE] = str(data.resolve())
-    try:
-        yield
-    finally:
-        if data is not None:
-            os.environ.pop(FOLDER_VARIABLE)
-            os.environ.update({FOLDER_VARIABLE: before} if before is not None else {})
-
-
 def _runner(experiment: str) -> Callable[..., Result]:
     from sparsegen.experiments import real, synthetic
 
@@ -228,7 +212,8 @@ def _runner(experiment: str) -> Callable[..., Result]:
 def run(experiment: str, *, out: Path, data: Path | None, console: Console, **options: Any) -> Result:
     """Run an experiment, resuming what an earlier run left in `out`; save, draw and show it."""
     folder = out / experiment
-    with _data_folder(data):
+    named = {} if data is None else {DATA_VARIABLE: str(data.resolve())}  # where worker processes find it, too
+    with environment(named):
         run_it = _runner(experiment)
         result = _watched(console, experiment, lambda moved: run_it(store=folder, progress=moved, **options))
     path = out / f"{experiment}.json"

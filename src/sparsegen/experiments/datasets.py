@@ -5,7 +5,6 @@ The project ships no data. `load` reads Mulan's own train and test files from a 
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from sparsegen._checks import fail
+from sparsegen.experiments.folders import DATA_VARIABLE, places
 from sparsegen.experiments.mulan import Table, read_arff, read_labels, sparse
 
 MULAN = "http://mulan.sourceforge.net/datasets-mlc.html"
-FOLDER_VARIABLE = "SPARSEGEN_DATA"
 MULAN_SPLIT = "Mulan's split"
 
 
@@ -171,18 +170,11 @@ def _known(name: str, names: Iterable[str]) -> Facts:
     return SETS[name]
 
 
-def _places(folder: str | Path | None) -> list[Path]:
-    """Folders that may hold the files. One that was asked for is the only one: another's data would be a surprise."""
-    asked = folder or os.environ.get(FOLDER_VARIABLE)
-    roots = [Path(asked)] if asked else [Path("data"), Path("..", "shared", "data")]
-    return [place for root in roots for place in (root, root / "multilabel")]
-
-
 def _locate(name: str, facts: Facts, folder: str | Path | None) -> list[Path]:
     """Paths of the train, test and label files, all in one folder."""
-    places = _places(folder)
+    tried = places(folder, "multilabel")
     files = missing = [facts.train, facts.test, facts.labels]
-    for place in places:
+    for place in tried:
         found = [_find(place, file) for file in files]
         absent = [file for file, path in zip(files, found) if path is None]
         if not absent:
@@ -190,8 +182,8 @@ def _locate(name: str, facts: Facts, folder: str | Path | None) -> list[Path]:
         missing = min(missing, absent, key=len)
     online = ", or fetch it from OpenML with --openml" if facts.openml else ""
     got = f"no {', no '.join(missing)}. Get it from {MULAN} (ARFF files may stay gzipped) and name its folder with"
-    got += f" --data DIR or {FOLDER_VARIABLE}{online}"
-    fail(FileNotFoundError, f"data set {name!r}", f"in {' or '.join(map(str, places))}", got)
+    got += f" --data DIR or {DATA_VARIABLE}{online}"
+    fail(FileNotFoundError, f"data set {name!r}", f"in {' or '.join(map(str, tried))}", got)
 
 
 def _find(place: Path, file: str) -> Path | None:

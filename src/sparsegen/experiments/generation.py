@@ -20,10 +20,11 @@ from typing import Any
 
 from sparsegen._checks import fail
 from sparsegen.experiments import sweep
+from sparsegen.experiments.folders import DATA_VARIABLE, environment
 from sparsegen.experiments.results import Result, to_json, versions, write_text
 from sparsegen.experiments.seq2seq import text_metrics
 from sparsegen.experiments.seq2seq.batches import Pairs
-from sparsegen.experiments.seq2seq.corpora import FOLDER_VARIABLE, Corpus, Split, load_corpus
+from sparsegen.experiments.seq2seq.corpora import Corpus, Split, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig
 from sparsegen.experiments.seq2seq.search import Translation, mean_support, translate
 from sparsegen.experiments.seq2seq.training import BEST, TrainConfig, Trainer, load_model
@@ -159,7 +160,7 @@ def encode(split: Split, source: Any, target: Any, max_words: int | None) -> Pai
 
 def prepare(name: str, scale: str, short: bool) -> Prepared:
     """Load a corpus and number its words; a short run sees fewer pairs, but the same vocabulary."""
-    return _prepared(name, scale, short, os.environ.get(FOLDER_VARIABLE))
+    return _prepared(name, scale, short, os.environ.get(DATA_VARIABLE))
 
 
 @cache
@@ -337,21 +338,6 @@ def _summary(task: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
     return {"table": table}
 
 
-@contextmanager
-def _runs_in(store: Path | None) -> Iterator[None]:
-    """Name the folder of training runs where workers find it too: in the environment."""
-    if store is None:
-        yield
-        return
-    before = os.environ.get(RUNS_VARIABLE)
-    os.environ[RUNS_VARIABLE] = str(Path(store).resolve() / "runs")
-    try:
-        yield
-    finally:
-        os.environ.pop(RUNS_VARIABLE)
-        os.environ.update({RUNS_VARIABLE: before} if before is not None else {})
-
-
 def run(
     task: str = "translation", scale: str = "small", *, corpora: tuple[str, ...] = (), maps: tuple[str, ...] = (),
     seed: int = 0, store: Path | None = None, **how: Any,
@@ -371,7 +357,8 @@ def run(
     started, start = datetime.now().astimezone(), time.perf_counter()
     shared = {"scale": scale, "seed": seed}
     short = _candidates(corpora[0], maps, shared)
-    with _runs_in(store):
+    runs = {} if store is None else {RUNS_VARIABLE: str(Path(store).resolve() / "runs")}
+    with environment(runs):
         tried = sweep.run(tune, short, store=store, version=VERSION, **how) if short else []
         chosen = choose(short, tried) if short else {name: {"control": NUMBERS_CONTROLS.get(name)} for name in maps}
         names = [name for _ in corpora for name in maps]

@@ -24,6 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparsegen._checks import fail
+from sparsegen.experiments.folders import environment
 from sparsegen.experiments.results import CellStore, plain, to_json
 
 Cell = dict[str, Any]
@@ -281,7 +282,7 @@ def _dask(function: Function, cells: list[Cell], jobs: int, address: str | None)
     distributed = _package("distributed", "cluster")
     with contextlib.ExitStack() as opened:
         if address is None:
-            opened.enter_context(_environment(ONE_THREAD))
+            opened.enter_context(environment(ONE_THREAD))
             address = opened.enter_context(_dask_cluster(distributed, jobs)).scheduler_address
         client = opened.enter_context(distributed.Client(address, set_as_default=False))
         futures = {client.submit(_call, function, i, cell, pure=False): i for i, cell in enumerate(cells)}
@@ -304,19 +305,6 @@ def _dask_cluster(distributed: Any, jobs: int) -> Any:
         dashboard_address="127.0.0.1:0",  # of the scheduler's web server, which is always there; None is port 8787
         silence_logs=logging.CRITICAL,
     )
-
-
-@contextlib.contextmanager
-def _environment(values: dict[str, str]) -> Iterator[None]:
-    """Environment for processes started within; undone at the end, with what Dask itself left in it."""
-    before = dict(os.environ)
-    os.environ.update(values)
-    try:
-        yield
-    finally:
-        for name in os.environ.keys() - before.keys():
-            del os.environ[name]
-        os.environ.update(before)
 
 
 def _ray(function: Function, cells: list[Cell], jobs: int, address: str | None) -> Iterator[_Outcome]:

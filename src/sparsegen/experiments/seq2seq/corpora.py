@@ -10,7 +10,6 @@ import datetime
 import gzip
 import html
 import itertools
-import os
 import random
 import re
 import unicodedata
@@ -21,8 +20,8 @@ from functools import cache, partial
 from pathlib import Path
 
 from sparsegen._checks import fail
+from sparsegen.experiments.folders import DATA_VARIABLE, places
 
-FOLDER_VARIABLE = "SPARSEGEN_DATA"
 UNKNOWN = "<unk>"
 
 
@@ -135,19 +134,17 @@ def _locate(name: str, facts: Facts, folder: str | Path | None) -> dict[str, Pat
     """The path of each file, all from one folder."""
     if not facts.files:
         return {}
-    asked = folder or os.environ.get(FOLDER_VARIABLE)
-    roots = [Path(asked)] if asked else [Path("data"), Path("..", "shared", "data")]
-    places = [place for root in roots for place in (root, root / facts.task)]
+    tried = places(folder, facts.task)
     missing: Sequence[str] = facts.files
-    for place in places:
+    for place in tried:
         forms = {file: [p for p in (place / file, place / f"{file}.gz") if p.is_file()] for file in facts.files}
         absent = [file for file, found in forms.items() if not found]
         if not absent:
             return {file: found[0] for file, found in forms.items()}
         missing = min(missing, absent, key=len)
     got = f"no {', no '.join(missing)}. Get it from {facts.origin} (files may be gzipped) and name its folder as"
-    got += f" the folder argument or in {FOLDER_VARIABLE}"
-    fail(FileNotFoundError, f"corpus {name!r}", f"in {' or '.join(map(str, places))}", got)
+    got += f" the folder argument or in {DATA_VARIABLE}"
+    fail(FileNotFoundError, f"corpus {name!r}", f"in {' or '.join(map(str, tried))}", got)
 
 
 def _lines(path: Path) -> Iterator[tuple[int, str]]:

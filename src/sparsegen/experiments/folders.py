@@ -1,0 +1,41 @@
+"""Where data sets lie, and how worker processes learn of it: through the environment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+DATA_VARIABLE = "SPARSEGEN_DATA"
+
+
+def places(folder: str | Path | None, kind: str) -> list[Path]:
+    """Folders that may hold files of a kind. One that was asked for is the only one: another's would be a surprise.
+
+    >>> [place.as_posix() for place in places("mine", "multilabel")]
+    ['mine', 'mine/multilabel']
+    """
+    asked = folder or os.environ.get(DATA_VARIABLE)
+    roots = [Path(asked)] if asked else [Path("data"), Path("..", "shared", "data")]
+    return [place for root in roots for place in (root, root / kind)]
+
+
+@contextmanager
+def environment(values: dict[str, str]) -> Iterator[None]:
+    """Environment for processes started within; undone at the end, with what others left in it meanwhile.
+
+    >>> with environment({"SPARSEGEN_EXAMPLE": "1"}):
+    ...     os.environ["SPARSEGEN_EXAMPLE"]
+    '1'
+    >>> "SPARSEGEN_EXAMPLE" in os.environ
+    False
+    """
+    before = dict(os.environ)
+    os.environ.update(values)
+    try:
+        yield
+    finally:
+        for name in os.environ.keys() - before.keys():
+            del os.environ[name]
+        os.environ.update(before)
