@@ -22,15 +22,6 @@ import sparsegen.torch as sgt
 SHAPES = [(65536, 10), (4096, 50), (8192, 128), (4096, 512), (1024, 2048), (256, 32000), (64, 131072)]
 
 
-def lam_for_mean_support(x: Tensor, wish: float) -> float:
-    """The lam at which rows have `wish` nonzeros on average: between two of the pooled, sorted c_k."""
-    u = x.double().sort(-1, descending=True).values
-    n = torch.arange(1, x.shape[1] + 1)
-    c = (u.cumsum(-1) - n * u).flatten().sort().values
-    at = round(wish * x.shape[0])
-    return 1 - float(c[at - 1] + c[at]) / 2
-
-
 def bisected(x: Tensor, radius: float) -> Tensor:
     x = x.double()
     high = x.amax(-1, keepdim=True)
@@ -58,7 +49,7 @@ def case(shape: tuple[int, int], density: str, threads: int, seconds: float) -> 
     torch.set_num_threads(threads)
     torch.manual_seed(0)
     x, v = torch.randn(rows, n), torch.randn(rows, n)
-    lam = lam_for_mean_support(x[:256], 5 if density == "sparse" else n / 2)
+    lam = sgt.lam_for_mean_support(x[:256], 5 if density == "sparse" else n / 2)
     error = check(x, lam)
     z, s = x.clone().requires_grad_(), x.clone().requires_grad_()
     p, y = sgt.sparsegen_lin(z, lam=lam), torch.softmax(s, -1)
