@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsegen.experiments.results import Result
+from sparsegen.experiments.results import Result, whole_file
 
 try:
     import matplotlib as mpl
@@ -57,11 +56,10 @@ def save(figure: Figure, path: Path) -> list[Path]:
 
 def save_as(figure: Figure, path: Path) -> Path:
     """Write a figure in the format its file name ends in, by way of a temporary name; return the path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    draft = path.with_name(f".{path.stem}.tmp{path.suffix}")
-    with mpl.rc_context(STYLE):
-        figure.savefig(draft, dpi=200, bbox_inches="tight", metadata={"Date": None} if path.suffix == ".svg" else None)
-    os.replace(draft, path)
+    kind = path.suffix[1:]
+    dated = {"Date": None} if kind == "svg" else None
+    with whole_file(path) as file, mpl.rc_context(STYLE):
+        figure.savefig(file, format=kind, dpi=200, bbox_inches="tight", metadata=dated)
     return path
 
 

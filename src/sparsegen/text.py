@@ -15,7 +15,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sparsegen._checks import fail
 from sparsegen.experiments.results import write_text
-from sparsegen.experiments.seq2seq.batches import Pairs
+from sparsegen.experiments.seq2seq.batches import encode
 from sparsegen.experiments.seq2seq.corpora import CORPORA, Split, load_corpus, read_parallel, tokenise
 from sparsegen.experiments.seq2seq.model import ModelConfig
 from sparsegen.experiments.seq2seq.search import Translation, translate
@@ -61,9 +61,7 @@ class Text:
             read_parallel(files["source"], files["target"]),
             read_parallel(files["valid_source"], files["valid_target"]),
         )
-        if self.limit is not None:
-            train = Split(train.sources[: self.limit], train.references[: self.limit])
-        return train, valid
+        return train.first(self.limit), valid
 
 
 def _vocabulary(lines: Sequence[str], min_count: int, max_size: int, sentencepiece: int | None) -> Any:
@@ -85,19 +83,13 @@ def train(
     source, target = (
         _vocabulary(lines, min_count, max_vocabulary, sentencepiece) for lines in (splits[0].sources, splits[0].targets)
     )
-    pairs, held = (_pairs(split, source, target, text.max_words) for split in splits)
+    pairs, held = (encode(split, source, target, text.max_words) for split in splits)
     config = ModelConfig(source_words=len(source), target_words=len(target), **model)
     states = {"source": source.state(), "target": target.state()}
     trainer = Trainer(config, training, pairs, held, states, out, place)
     _greet(trainer, quiet)
     _watch(trainer, quiet)
     return trainer
-
-
-def _pairs(split: Split, source: Any, target: Any, max_words: int) -> Pairs:
-    return Pairs(
-        [source.encode(line) for line in split.sources], [target.encode(line) for line in split.targets], max_words
-    )
 
 
 def _greet(trainer: Trainer, console: Console) -> None:

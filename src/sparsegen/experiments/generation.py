@@ -23,7 +23,7 @@ from sparsegen.experiments import sweep
 from sparsegen.experiments.folders import DATA_VARIABLE, environment
 from sparsegen.experiments.results import Result, to_json, versions, write_text
 from sparsegen.experiments.seq2seq import text_metrics
-from sparsegen.experiments.seq2seq.batches import Pairs
+from sparsegen.experiments.seq2seq.batches import Pairs, encode
 from sparsegen.experiments.seq2seq.corpora import Corpus, Split, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig
 from sparsegen.experiments.seq2seq.search import Translation, mean_support, translate
@@ -152,12 +152,6 @@ class Prepared:
         return {"source": self.source.state(), "target": self.target.state()}
 
 
-def encode(split: Split, source: Any, target: Any, max_words: int | None) -> Pairs:
-    """Return a split as numbers."""
-    sources = [source.encode(line) for line in split.sources]
-    return Pairs(sources, [target.encode(line) for line in split.targets], max_words)
-
-
 def prepare(name: str, scale: str, short: bool) -> Prepared:
     """Load a corpus and number its words; a short run sees fewer pairs, but the same vocabulary."""
     return _prepared(name, scale, short, os.environ.get(DATA_VARIABLE))
@@ -170,12 +164,7 @@ def _prepared(name: str, scale: str, short: bool, folder: str | None) -> Prepare
     options: dict[str, Any] = {"min_count": sizes.min_count, "max_size": sizes.max_vocabulary}
     source = WordVocabulary.build(corpus.train.sources, **options)
     target = WordVocabulary.build(corpus.train.targets, **options)
-    train = corpus.train
-    if short and sizes.short_pairs is not None:
-        train = Split(train.sources[: sizes.short_pairs], train.references[: sizes.short_pairs])
-    valid = corpus.valid
-    if sizes.test_lines is not None:
-        valid = Split(valid.sources[: sizes.test_lines], valid.references[: sizes.test_lines])
+    train, valid = corpus.train.first(sizes.short_pairs if short else None), corpus.valid.first(sizes.test_lines)
     kept, held = (encode(split, source, target, sizes.max_words) for split in (train, valid))
     return Prepared(corpus, kept, held, source, target)
 
@@ -239,9 +228,8 @@ def _sample(translation: Translation) -> dict[str, Any]:
 def write_tests(model: Any, data: Prepared, sizes: Preset) -> dict[str, Any]:
     """Write every test set by beam search and score the text."""
     found = {}
-    for name, split in data.corpus.tests.items():
-        if sizes.test_lines is not None:
-            split = Split(split.sources[: sizes.test_lines], split.references[: sizes.test_lines])
+    for name, whole in data.corpus.tests.items():
+        split = whole.first(sizes.test_lines)
         start = time.perf_counter()
         written = translate(model, data.source, data.target, split.sources, beam=sizes.beam)
         seconds = time.perf_counter() - start
@@ -304,18 +292,8 @@ def _control(name: str, chosen: dict[str, dict[str, Any]]) -> float | None:
     return chosen[name]["control"] if name in chosen else None
 
 
-@dataclass(frozen=True)
-class Task:
-    """What an experiment trains on: the first corpus chooses the controls, the others take them over."""
-
-    name: str
-    corpora: tuple[str, ...]
-
-
-TASKS = {
-    "translation": Task("translation", ("multi30k-fr-en", "multi30k-en-fr")),
-    "summarization": Task("summarization", ("gigaword",)),
-}
+# What an experiment trains on: the first corpus chooses the controls, the others take them over.
+TASKS = {"translation": ("multi30k-fr-en", "multi30k-en-fr"), "summarization": ("gigaword",)}
 
 
 def _summary(task: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
@@ -345,7 +323,7 @@ def run(
     """Run an experiment and return its Result; `how` goes to :func:`sparsegen.experiments.sweep.run`."""
     if task not in TASKS:
         fail(ValueError, "task", "one of " + ", ".join(map(repr, TASKS)), repr(task))
-    corpora = tuple(corpora) or TASKS[task].corpora
+    corpora = tuple(corpora) or TASKS[task]
     maps = tuple(ALIASES.get(name, name) for name in maps) or tuple(ROWS)
     for name in maps:
         if name not in ROWS:

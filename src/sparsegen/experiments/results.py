@@ -132,6 +132,21 @@ def versions() -> dict[str, str]:
     return found
 
 
+@contextlib.contextmanager
+def whole_file(path: Path) -> Iterator[Any]:
+    """Open a file for bytes so that at every moment its name holds either the old content or the new one, whole."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        with open(part, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    finally:
+        part.unlink(missing_ok=True)
+
+
 def write_text(path: Path, text: str) -> None:
     """Write a file so that at every moment its name holds either the old text or the new one, whole.
 
@@ -144,16 +159,8 @@ def write_text(path: Path, text: str) -> None:
     ...     (Path(folder) / "new" / "a.txt").read_text()
     'whole'
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "w", encoding="utf-8", newline="\n") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        file.write(text.encode())
 
 
 # What each field of a stored result is, in words and as types.

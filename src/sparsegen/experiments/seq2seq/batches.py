@@ -101,5 +101,11 @@ class Pairs:
         return batches
 
 
+def encode(split: Any, source: Any, target: Any, max_words: int | None) -> Pairs:
+    """Return a split of a corpus as numbers, by its two vocabularies."""
+    sources = [source.encode(line) for line in split.sources]
+    return Pairs(sources, [target.encode(line) for line in split.targets], max_words)
+
+
 def _fits(source: Sequence[int], target: Sequence[int], max_words: int | None) -> bool:
     return max_words is None or max(len(source), len(target)) <= max_words

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import warnings
 from collections.abc import Iterable
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 import torch
 
 from sparsegen._checks import fail
+from sparsegen.experiments.results import whole_file
 
 FORMAT = "sparsegen seq2seq"
 SCHEMA = 1
@@ -18,16 +18,8 @@ SCHEMA = 1
 
 def save(path: Path, content: dict[str, Any]) -> None:
     """Write a checkpoint so that its name holds either the old or the new one, whole."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    part = path.with_name(f".{path.name}.{os.getpid()}.part")
-    try:
-        with open(part, "wb") as file:
-            torch.save({"format": FORMAT, "schema": SCHEMA, **content}, file)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    finally:
-        part.unlink(missing_ok=True)
+    with whole_file(path) as file:
+        torch.save({"format": FORMAT, "schema": SCHEMA, **content}, file)
 
 
 def load(path: str | Path, device: Any = "cpu", needed: Iterable[str] = ()) -> dict[str, Any]:

@@ -51,6 +51,10 @@ class Split:
     def __len__(self) -> int:
         return len(self.sources)
 
+    def first(self, n: int | None) -> Split:
+        """Return the first `n` lines; all of them where `n` is None."""
+        return self if n is None else Split(self.sources[:n], self.references[:n])
+
     @property
     def targets(self) -> tuple[str, ...]:
         """The first reference of each source."""
