@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -21,8 +20,7 @@ from sparsegen._numpy import _scores
 TIES = ("raise", "below", "above")
 
 
-@dataclass(frozen=True)
-class _Rooms:
+class _Rooms(NamedTuple):
     """The rows of some scores, each in falling order, with the room c_k that its k largest entries need."""
 
     z: np.ndarray  # (rows, K), falling; -inf where there is nothing to choose
@@ -409,8 +407,7 @@ def lipschitz(map: str, n_classes: int, **controls: float) -> float:
     return LIPSCHITZ[map](n, **controls) if map in LIPSCHITZ else math.inf
 
 
-@dataclass(frozen=True, eq=False)
-class Explanation:
+class Explanation(NamedTuple):
     """What a map did with some scores; one entry a row unless it says otherwise.
 
     >>> import sparsegen as sg
