@@ -1,4 +1,4 @@
-"""The command line: `sparsegen tour`, `sparsegen reproduce`, `sparsegen train`, `sparsegen translate`."""
+"""The command line: `sparsegen tour`, `explore`, `reproduce`, `train`, `translate` and more."""
 
 from __future__ import annotations
 
@@ -198,6 +198,30 @@ def _control(mapping: str, **controls: float | None) -> float | None:
         if name not in MAPS[mapping].controls:
             fail(ValueError, name, f"absent for mapping {mapping!r}, which has no such control", value)
     return next(iter(given.values()), None)
+
+
+@app.command()
+def explore(
+    out: Path = typer.Option(Path("sparsegen-explore.html"), help="The file to write: a page that needs nothing else."),
+    scores: str = typer.Option(None, help="Scores to begin with, such as 1.2,0.9,0.5."),
+    mapping: str = typer.Option(None, help="Map to begin with: sparsegen_lin, sparsehourglass, ..."),
+    lam: float = typer.Option(None, help="Control of sparsegen."),
+    q: float = typer.Option(None, help="Control of sparsecone and sparsehourglass."),
+    temperature: float = typer.Option(None, help="Control of softmax."),
+    show: bool = typer.Option(True, "--open/--no-open", help="Open the page in the browser."),
+) -> None:
+    """Write the page to play with every map, and open it in the browser."""
+    with _said_plainly():
+        import webbrowser
+
+        from sparsegen import explore as pages
+        from sparsegen.experiments.results import write_text
+
+        shown = pages.state(scores, mapping, lam=lam, q=q, temperature=temperature)
+        write_text(out, pages.page())
+        link = pages.address(out, shown)
+        opened = show and webbrowser.open(link)
+        typer.echo(f"wrote {out}" if opened else f"wrote {out}; open it in a browser: {link}")
 
 
 @app.command()

@@ -1,0 +1,94 @@
+"""The page to play with: one HTML file, made of the library's table of maps and a little JavaScript."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from importlib import resources
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlencode
+
+import sparsegen
+from sparsegen._checks import fail
+from sparsegen._maps import MAPS, Map
+
+
+def _row(row: Map) -> dict[str, Any]:
+    """A row of the table as the page reads it: a radius is a number, None for the sum, or a function's name."""
+    radius = row.radius.__name__ if callable(row.radius) else row.radius
+    return {
+        "name": row.name, "equation": row.equation, "transform": row.transform, "radius": radius,
+        "controls": row.controls, "fixed": row.fixed, "domain": row.domain,
+    }  # fmt: skip
+
+
+def page() -> str:
+    """Return the page: HTML, style, script and the table of maps in one text that needs nothing else.
+
+    Examples
+    --------
+    >>> page().startswith("<!doctype html>")
+    True
+    """
+    files = resources.files(__name__)
+    text = files.joinpath("page.html").read_text(encoding="utf-8")
+    for name in ("page.css", "maps.js", "page.js"):
+        text = text.replace(f"/*{{{name}}}*/", files.joinpath(name).read_text(encoding="utf-8"))
+    table = json.dumps([_row(row) for row in MAPS.values()]).replace("<", "\\u003c")  # a script must not end in it
+    return text.replace("/*{table}*/", table).replace("<!--{version}-->", sparsegen.__version__)
+
+
+LEAST, MOST = 2, 12  # scores the page has room for
+CONTROLS: dict[str, tuple[str, Callable[[float], bool]]] = {
+    "lam": ("below 1", lambda v: v < 1),
+    "q": ("at least 0", lambda v: v >= 0),
+    "temperature": ("above 0 and finite", lambda v: 0 < v < math.inf),
+}
+
+
+def state(scores: str | None = None, mapping: str | None = None, **controls: float | None) -> dict[str, str]:
+    """Check what a page is to show first, and return it as the address spells it.
+
+    Examples
+    --------
+    >>> state("1.2 0.9", "sparsemax", lam=0.5)
+    {'z': '1.2,0.9', 'map': 'sparsemax', 'lam': '0.5'}
+    """
+    found = {}
+    if scores is not None:
+        found["z"] = ",".join(map(repr, _scores(scores)))
+    if mapping is not None:
+        if mapping not in MAPS:
+            fail(ValueError, "mapping", "one of " + ", ".join(map(repr, MAPS)), repr(mapping))
+        found["map"] = mapping
+    for name, value in controls.items():
+        condition, good = CONTROLS[name]
+        if value is not None and not good(value):
+            fail(ValueError, name, condition, value)
+        if value is not None:
+            found[name] = str(value)
+    return found
+
+
+def _scores(text: str) -> list[float]:
+    condition = f"{LEAST} to {MOST} finite numbers, separated by commas or spaces"
+    try:
+        scores = [float(word) for word in text.replace(",", " ").split()]
+    except ValueError:
+        fail(ValueError, "scores", condition, repr(text))
+    if not LEAST <= len(scores) <= MOST or not all(map(math.isfinite, scores)):
+        fail(ValueError, "scores", condition, repr(text))
+    return scores
+
+
+def address(path: Path, shown: dict[str, str]) -> str:
+    """Return the address that opens a page at a :func:`state`.
+
+    Examples
+    --------
+    >>> address(Path("/tmp/explore.html"), {"z": "1.2,0.9", "lam": "0.5"})
+    'file:///tmp/explore.html#z=1.2%2C0.9&lam=0.5'
+    """
+    return path.absolute().as_uri() + (f"#{urlencode(shown)}" if shown else "")
