@@ -15,7 +15,7 @@ try:
     from rich.console import Console
     from rich.table import Table
 
-    from sparsegen.reproduce import run, table
+    from sparsegen.reproduce import run, run_all, table
 except ImportError as error:
     raise SystemExit(
         f"sparsegen: the command line needs {error.name}, which is not installed: pip install 'sparsegen[experiments]'."
@@ -184,6 +184,32 @@ def summarization(
     """Write headlines with attention by every map: ROUGE, support and heatmaps."""
     options = {"scale": scale.value, "seed": seed, "engine": engine.value, "address": address}
     _reproduce("summarization", jobs, out, data, corpora=_names(corpora), maps=_names(maps), **options)
+
+
+@reproduce.command("all")
+def everything(scale: Scale = SCALE, seed: int = SEED, jobs: int = JOBS, out: Path = OUT, data: Path = DATA) -> None:
+    """Run all of these one after another and write report.html; without data, those that need none."""
+    with _said_plainly(out):
+        processes = jobs or sparsegen.get_num_threads()
+        fine = run_all(out=out, data=data, console=Console(), jobs=processes, scale=scale.value, seed=seed)
+        if not fine:
+            raise typer.Exit(1)
+
+
+@app.command()
+def report(
+    results: list[Path] = typer.Argument(..., help="Result files, or folders of them.", exists=True),
+    out: Path = typer.Option(Path("report.html"), help="The page to write."),
+) -> None:
+    """Make one HTML page of saved Results: tables, figures and ledger. Nothing is run."""
+    with _said_plainly():
+        from sparsegen import report as reports
+
+        found, others = reports.read(results)
+        for path in others:
+            typer.echo(f"{path} is left out: it is no Result")
+        reports.write(found, out)
+        typer.echo(f"wrote {out}")
 
 
 def _control(mapping: str, **controls: float | None) -> float | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import io
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -54,12 +55,20 @@ def save(figure: Figure, path: Path) -> list[Path]:
     return [save_as(figure, path.with_suffix(f".{kind}")) for kind in ("png", "svg")]
 
 
+def rendered(figure: Figure, kind: str) -> bytes:
+    """Return a figure as the bytes of a file: the same for the same figure."""
+    undated: dict[str, Any] = {"svg": {"Date": None}, "pdf": {"CreationDate": None}}.get(kind, {})
+    file = io.BytesIO()
+    with mpl.rc_context(STYLE):
+        figure.savefig(file, format=kind, dpi=200, bbox_inches="tight", metadata=undated)
+    return file.getvalue()
+
+
 def save_as(figure: Figure, path: Path) -> Path:
     """Write a figure in the format its file name ends in, by way of a temporary name; return the path."""
-    kind = path.suffix[1:]
-    dated = {"Date": None} if kind == "svg" else None
-    with whole_file(path) as file, mpl.rc_context(STYLE):
-        figure.savefig(file, format=kind, dpi=200, bbox_inches="tight", metadata=dated)
+    content = rendered(figure, path.suffix[1:])
+    with whole_file(path) as file:
+        file.write(content)
     return path
 
 
@@ -105,10 +114,23 @@ def _sparsity(result: Result) -> Figure:
     return figure
 
 
-def synthetic(result: Result, folder: Path) -> list[Path]:
-    """Draw the paper's F-score, JSD and sparsity figures from a synthetic Result."""
-    drawn = {"f1": _panels(result, "f1"), "jsd": _panels(result, "jsd"), "sparsity": _sparsity(result)}
-    return [path for name, figure in drawn.items() for path in save(figure, folder / f"synthetic-{name}")]
+class Drawing(NamedTuple):
+    """A figure of a Result with its file name, and in words: what it is, and what it shows to who cannot see it."""
+
+    name: str
+    figure: Figure
+    caption: str
+    alt: str
+
+
+def _synthetic_drawings(result: Result) -> Iterator[Drawing]:
+    lines = "A line for each pair with its 95 % band; the numbers are in the table."
+    for measure in ("f1", "jsd"):
+        title = TITLES[measure]
+        caption = f"{title[0].upper()}{title[1:]} against the mean number of labels, its range, and the document length"
+        yield Drawing(f"synthetic-{measure}", _panels(result, measure), caption, f"{caption}. {lines}")
+    caption = "Nonzero probabilities against the mean number of labels, beside the number of true labels"
+    yield Drawing("synthetic-sparsity", _sparsity(result), caption, f"{caption}. {lines}")
 
 
 class Heatmap(NamedTuple):
@@ -123,6 +145,7 @@ class Heatmap(NamedTuple):
 HEAT = "Greys"  # dark for much
 SHADES = Normalize(-0.15, 1)  # so that a small weight is not as white as none
 CELL = 0.2  # inches
+MOST_ACROSS = 54  # source words side by side, for a page's width
 MOST_WORDS = 30  # of a sentence in a figure; models that were hardly trained repeat themselves
 
 
@@ -180,7 +203,8 @@ def sample_heatmaps(result: Result, corpus: str, test: str, sample: int, rows: S
         control = "" if row["control"] is None else f" ({row['control']:g})"
         shown = kept["written"][:MOST_WORDS]
         panels.append(Heatmap(f"{name}{control}", kept["source"], shown, kept["weights"][: len(shown)]))
-    return heatmaps(panels)
+    longest = max(len(panel.source) for panel in panels)
+    return heatmaps(panels, columns=max(1, min(3, MOST_ACROSS // max(longest, 1))))
 
 
 CURVES = {
@@ -216,16 +240,35 @@ def learning_curves(result: Result) -> Figure:
 HEATMAP_ROWS = ("softmax", "sparsemax", "sparsegen-lin")
 
 
-def attention(result: Result, folder: Path) -> list[Path]:
-    """Draw heatmaps of the maps beside each other for the first test set of each corpus, and the learning curves."""
-    written = save(learning_curves(result), folder / f"{result.experiment}-curves")
+def _attention_drawings(result: Result) -> Iterator[Drawing]:
+    caption = "Validation accuracy against the epoch"
+    best = "; ".join(f"{row['corpus']}, {row['row']}: {row['valid_accuracy']:.3f}" for row in result.rows)
+    yield Drawing(f"{result.experiment}-curves", learning_curves(result), caption, f"{caption}. At the best: {best}.")
     for corpus in result.config["corpora"]:
-        rows = [row["row"] for row in result.rows if row["corpus"] == corpus and row["row"] in HEATMAP_ROWS]
-        test = next(iter(_tests(result, corpus)))
+        rows = [row for row in result.rows if row["corpus"] == corpus and row["row"] in HEATMAP_ROWS]
         if rows:
-            written += save(sample_heatmaps(result, corpus, test, 0, rows), folder / f"{corpus}-attention")
-    return written
+            yield _heatmap_drawing(result, corpus, rows)
 
 
-def _tests(result: Result, corpus: str) -> dict[str, Any]:
-    return next(row["tests"] for row in result.rows if row["corpus"] == corpus)
+def _heatmap_drawing(result: Result, corpus: str, rows: list[dict[str, Any]]) -> Drawing:
+    """The first sentence of the first test set under several maps."""
+    test = next(iter(rows[0]["tests"]))
+    samples = {row["row"]: row["tests"][test]["samples"][0] for row in rows}
+    source = " ".join(next(iter(samples.values()))["source"])
+    written = "; ".join(f"{name} writes: {' '.join(sample['written'])}" for name, sample in samples.items())
+    figure = sample_heatmaps(result, corpus, test, 0, list(samples))
+    caption = f"Attention on the first sentence of {test} ({corpus}): a line a written word, a column a source word"
+    return Drawing(f"{corpus}-attention", figure, caption, f"Heatmaps for the source: {source}. {written}.")
+
+
+DRAWINGS = {"synthetic": _synthetic_drawings, "translation": _attention_drawings, "summarization": _attention_drawings}
+
+
+def drawings(result: Result) -> Iterator[Drawing]:
+    """Yield the figures of a Result: F-score, JSD and sparsity, or learning curves and attention, or none."""
+    return DRAWINGS[result.experiment](result) if result.experiment in DRAWINGS else iter(())
+
+
+def draw(result: Result, folder: Path) -> list[Path]:
+    """Draw the figures of a Result as PNG and SVG; return the paths."""
+    return [path for drawn in drawings(result) for path in save(drawn.figure, folder / drawn.name)]

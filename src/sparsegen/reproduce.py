@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from rich.box import SIMPLE_HEAD
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
+from rich.text import Text
 
-from sparsegen.experiments.folders import DATA_VARIABLE, environment
+from sparsegen import report, tables
+from sparsegen.experiments.folders import DATA_VARIABLE, environment, places
 from sparsegen.experiments.results import Result
+from sparsegen.experiments.sweep import SweepError
+from sparsegen.report import Missing
 
 VERDICT_STYLES = {"holds": "green", "holds partly": "yellow", "does not hold": "red", "not measured": "dim"}
 
@@ -26,150 +32,39 @@ def table(title: str, *columns: str) -> Table:
     return made
 
 
-def ledger_of(result: Result) -> list[Any]:
-    """Return the entries of the ledger that a Result speaks of."""
-    from sparsegen.experiments.ledger import ledger
+def _cell(text: str, kind: tables.Kind) -> Text:
+    """A cell as the terminal shows it: plain text, never markup."""
+    if kind == "verdict":
+        return Text(text, VERDICT_STYLES[text])
+    word, bracket, rest = text.partition(" (") if kind == "mark" else (text, "", "")
+    return Text.assemble(word, (bracket + rest, "dim"))
 
-    return ledger(result)
 
-
-def _ledger_table(result: Result) -> Table:
-    made = Table(title="Ledger: what the paper claims, what was measured", title_justify="left", box=SIMPLE_HEAD,
-                 title_style="bold", padding=(0, 1))  # fmt: skip
-    for name in ("claim", "measured", "verdict"):
-        made.add_column(name)
-    for entry in ledger_of(result):
-        style = VERDICT_STYLES[entry.verdict]
-        made.add_row(f"{entry.claim} ({entry.source})", entry.measured, f"[{style}]{entry.verdict}[/{style}]")
+def printed(shown: tables.Table) -> Table:
+    """Return a table for the terminal; a group's name stands on its first line only."""
+    made = Table(title=Text(shown.title), title_justify="left", box=SIMPLE_HEAD, padding=(0, 1), title_style="bold")
+    for column in shown.columns:
+        right = column.kind in ("number", "mark")
+        wraps = column.kind in ("text", "verdict")
+        made.add_column(column.short or column.title, justify="right" if right else "left", no_wrap=not wraps)
+    last: tuple[str, ...] = ("",) * len(shown.columns)
+    for row in shown.rows:
+        cells = zip(row, last, shown.columns)
+        again = ["" if column.kind == "group" and text == before else text for text, before, column in cells]
+        made.add_row(*(_cell(text, column.kind) for text, column in zip(again, shown.columns)))
+        last = row
     return made
-
-
-def _synthetic_table(result: Result, measure: str, title: str) -> Table:
-    """One line a point, one column a pair: the mean and half the width of its confidence interval."""
-    lines: dict[tuple[str, Any], dict[str, str]] = {}
-    for row in result.summary["table"]:
-        mean, low, high = row[measure]
-        digits = 2 if measure == "support" else 3
-        text = f"{mean:.{digits}f} ±{(high - low) / 2:.{digits}f}"
-        lines.setdefault((row["setting"], row["value"]), {})[row["pair"]] = text
-    pairs = result.config["pairs"]
-    made = table(title, "setting", *(pair.replace("+", "\n+") for pair in pairs))
-    for (setting, value), found in lines.items():
-        made.add_row(f"{setting} {value}", *(found[pair] for pair in pairs))
-    return made
-
-
-def _real_table(result: Result) -> Table:
-    made = table("Micro F1 on real data, beside the paper", "set", "pair", "F1", "paper", "support", "relative gap")
-    made.columns[1].justify = "left"
-    last = ""
-    for row in result.summary["table"]:
-        paper = f"{row['paper']:.2f}" if "paper" in row else ""
-        name = "" if row["name"] == last else row["name"]
-        last = row["name"]
-        made.add_row(name, row["pair"], f"{row['f1']:.3f}", paper, f"{row['support']:.2f}", f"{row['gap']:.0e}")
-    return made
-
-
-def _by_test(result: Result) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """The lines of the paper's table for each corpus and test set."""
-    table = result.summary["table"]
-    for corpus, test in dict.fromkeys((row["corpus"], row["test"]) for row in table):
-        yield (
-            corpus if test in corpus else f"{corpus}: {test}",
-            [row for row in table if (row["corpus"], row["test"]) == (corpus, test)],
-        )
-
-
-def _size(result: Result) -> str:
-    return "" if result.config["scale"] == "paper" else "; a scaled-down run"
-
-
-def _plain(value: float | None, digits: int = 2) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
-
-
-def _translation_tables(result: Result) -> Iterator[Table]:
-    for title, rows in _by_test(result):
-        about = f"{title}, {rows[0]['source_words']:.1f} source words{_size(result)}"
-        beside = any(row["paper"] is not None for row in rows)
-        made = table(about, "attention", "control", "BLEU", *(["paper"] if beside else []), "exact match", "support")
-        for row in rows:
-            control = "" if row["control"] is None else f"{row['control']:g}"
-            exact = f"{100 * row['exact_match']:.1f} %"
-            scores = [_plain(row["bleu"]), *([_plain(row["paper"])] if beside else [])]
-            made.add_row(row["row"], control, *scores, exact, _plain(row["support"]))
-        yield made
-
-
-def _summarization_tables(result: Result) -> Iterator[Table]:
-    for title, rows in _by_test(result):
-        measure = "recall at 75 bytes" if rows[0]["measure"] == "rouge_recall_75" else "F1"
-        about = f"{title}, ROUGE {measure}, {rows[0]['source_words']:.1f} source words{_size(result)}"
-        made = table(about, "attention", "R-1, R-2, R-L", "in the paper", "support")
-        for row in rows:
-            name = row["row"] if row["control"] is None else f"{row['row']} {row['control']:g}"
-            measured = " ".join(f"{row[key]:.2f}" for key in ("rouge1", "rouge2", "rougeL"))
-            paper = "" if row["paper"] is None else " ".join(f"{value:.2f}" for value in row["paper"])
-            made.add_row(name, measured, paper, _plain(row["support"]))
-        yield made
-
-
-MARKS = {
-    "idempotent": "idem.",
-    "monotone": "mono.",
-    "translation": "transl.",
-    "scale": "scale",
-    "full_domain": "domain",
-}
-
-
-def _properties_tables(result: Result) -> Iterator[Table]:
-    """The paper's Table 1 as measured; where the paper says otherwise, its word in brackets."""
-    made = table("Table 1 as measured (the paper's word in brackets where it differs)", "map", *MARKS.values(), "slope")
-    for row in result.rows:
-        claimed = row["claimed"] or row["measured"]
-        cells = [
-            value if claimed[column] == value else f"{value} [dim]({claimed[column]})[/dim]"
-            for column, value in ((column, row["measured"][column]) for column in MARKS)
-        ]
-        slope = row["measured"]["lipschitz"].replace("sqrt((1 + Kq)^2 + K - 1)/(Kq)", "see E3")
-        made.add_row(row["name"].replace("sum_normalization", "sum_norm"), *cells, slope)
-    yield made
-    shown = Table(title="Errata, in numbers", title_justify="left", box=SIMPLE_HEAD, title_style="bold", padding=(0, 1))
-    for name in ("", "the paper", "measured"):
-        shown.add_column(name)
-    for line in result.summary["errata"]:
-        shown.add_row(line["name"], line["claim"], line["measured"])
-    yield shown
-
-
-TABLES = {"properties": _properties_tables, "translation": _translation_tables, "summarization": _summarization_tables}
 
 
 def show(result: Result, console: Console) -> None:
     """Print the tables and the ledger of a Result."""
-    if result.experiment in TABLES:
-        for made in TABLES[result.experiment](result):
-            console.print(made)
-        if result.experiment == "properties":
-            equal = f"{result.summary['equal']} of {result.summary['cells']} cells"
-            console.print(f"{equal} measured equal what docs/math.md (E6) says holds.", highlight=False)
-        elif ledger_of(result):
-            console.print(_ledger_table(result))
-        return
-    if result.experiment == "real":
-        console.print(_real_table(result))
-    else:
-        titles = {"f1": "Micro F1", "jsd": "Jensen-Shannon divergence (nats)", "support": "Nonzero probabilities"}
-        for measure, title in titles.items():
-            bands = f"{title}: mean over {result.config['seeds']} seeds, 95 % interval"
-            console.print(_synthetic_table(result, measure, bands))
-    console.print(_ledger_table(result))
-    gap = result.summary["largest_gap"]
-    console.print(
-        f"Every fit is within {gap:.1e} (relative) of the convex optimum, by its duality gap.", highlight=False
-    )
+    for shown in (*tables.tables_of(result), tables.ledger_table(result)):
+        if shown is not None:
+            console.print(printed(shown))
+            for note in shown.notes:
+                console.print(note, highlight=False, markup=False)
+            if shown.notes:
+                console.print()
 
 
 def _watched(console: Console, title: str, work: Callable[[Callable[..., None]], Result]) -> Result:
@@ -186,13 +81,6 @@ def _watched(console: Console, title: str, work: Callable[[Callable[..., None]],
         return work(moved)
 
 
-def _figures(result: Result, folder: Path) -> list[Path]:
-    from sparsegen import figures
-
-    drawn = {"synthetic": figures.synthetic, "translation": figures.attention, "summarization": figures.attention}
-    return drawn[result.experiment](result, folder) if result.experiment in drawn else []
-
-
 def _runner(experiment: str) -> Callable[..., Result]:
     from sparsegen.experiments import real, synthetic
 
@@ -200,7 +88,7 @@ def _runner(experiment: str) -> Callable[..., Result]:
         from sparsegen.experiments import laws
 
         return laws.run
-    if experiment in TABLES:
+    if experiment in ("translation", "summarization"):
         try:
             from sparsegen.experiments import generation
         except ImportError as error:
@@ -209,16 +97,171 @@ def _runner(experiment: str) -> Callable[..., Result]:
     return {"synthetic": synthetic.run, "real": real.run}[experiment]
 
 
-def run(experiment: str, *, out: Path, data: Path | None, console: Console, **options: Any) -> Result:
-    """Run an experiment, resuming what an earlier run left in `out`; save, draw and show it."""
-    folder = out / experiment
+def _earlier(result: Result, path: Path) -> Result:
+    """The Result saved before if it has the same numbers: its times are of the work, not of reading the store."""
+    try:
+        before = Result.load(path)
+    except (OSError, ValueError):
+        return result
+    return before if replace(result, wall_time=before.wall_time, started=before.started) == before else result
+
+
+def run(
+    experiment: str, *, out: Path, data: Path | None, console: Console, name: str | None = None, **options: Any
+) -> Result:
+    """Run an experiment, resuming what an earlier run left in `out`; save it under a name, draw and show it."""
+    name = name or experiment
+    folder, path = out / name, out / f"{name}.json"
     named = {} if data is None else {DATA_VARIABLE: str(data.resolve())}  # where worker processes find it, too
     with environment(named):
         run_it = _runner(experiment)
-        result = _watched(console, experiment, lambda moved: run_it(store=folder, progress=moved, **options))
-    path = out / f"{experiment}.json"
+        result = _watched(console, name, lambda moved: run_it(store=folder, progress=moved, **options))
+    result = _earlier(result, path)
     result.save(path)
     show(result, console)
-    for written in [path, *_figures(result, folder)]:
-        console.print(f"wrote {written}", highlight=False, soft_wrap=True)
+    from sparsegen import figures
+
+    _say_written(console, [path, *figures.draw(result, folder)])
     return result
+
+
+def _say(console: Console, text: str) -> None:
+    """Print a line as it is: a path in it may be long, and have brackets."""
+    console.print(text, highlight=False, markup=False, soft_wrap=True)
+
+
+def _say_written(console: Console, paths: Iterable[Path]) -> None:
+    for path in paths:
+        _say(console, f"wrote {path}")
+
+
+# Everything at once
+
+
+def _mulan_files(scale: str) -> list[str]:
+    from sparsegen.experiments import datasets, real
+
+    facts = [datasets.SETS[name] for name in real.SCALES[scale]]
+    return [file for found in facts for file in (found.train, found.test, found.labels)]
+
+
+def _corpus_files(task: str) -> list[str]:
+    from sparsegen.experiments import generation
+    from sparsegen.experiments.seq2seq import corpora
+
+    return [file for name in generation.TASKS[task] for file in corpora.CORPORA[name].files]
+
+
+def _at_hand(files: Iterable[str], kind: str) -> bool:
+    """Whether any of the files is there; where some are missing, the run says which."""
+    names = [name for file in files for name in (file, f"{file}.gz")]
+    return any((place / name).is_file() for place in places(None, kind) for name in names)
+
+
+class Part(NamedTuple):
+    """A part of `reproduce all`: the name of its files, the experiment, its options, the data it needs."""
+
+    name: str
+    experiment: str
+    options: dict[str, Any]
+    files: Callable[[], list[str]] | None = None
+    kind: str = ""  # the subfolder they may be in
+    data: str = ""  # what they are called
+
+
+def parts(scale: str, seed: int) -> list[Part]:
+    """Return the experiments of `reproduce all` in their order; Table 1 has one size."""
+    sized = {"scale": scale, "seed": seed}
+    return [
+        Part("properties", "properties", {"seed": seed}),
+        Part("synthetic", "synthetic", sized),
+        Part("real", "real", sized, partial(_mulan_files, scale), "multilabel", "Mulan's files"),
+        Part("numbers", "translation", {**sized, "corpora": ("numbers-fr-en",)}),
+        Part("translation", "translation", sized, partial(_corpus_files, "translation"), "translation", "Multi30k"),
+        Part(
+            "summarization",
+            "summarization",
+            sized,
+            partial(_corpus_files, "summarization"),
+            "summarization",
+            "Gigaword",
+        ),
+    ]
+
+
+NO_DATA = "left out: {} not found; name the folder by --data or SPARSEGEN_DATA"
+
+
+class _All:
+    """One run of everything: what came out, and what did not."""
+
+    def __init__(self, out: Path, data: Path | None, console: Console) -> None:
+        self.out, self.data, self.console = out, data, console
+        self.results: dict[str, Result] = {}
+        self.missing: list[Missing] = []
+        self.failed = False
+        self.maps = False
+
+    def leave_out(self, name: str, why: str) -> None:
+        self.missing.append(Missing(name, why))
+        _say(self.console, f"{name} {why}")
+
+    @contextmanager
+    def attempt(self, name: str) -> Iterator[None]:
+        """Tell of a failure and go on: hours of other parts may follow."""
+        self.console.rule(name)
+        try:
+            yield
+        except BrokenPipeError:  # nobody reads any longer
+            raise
+        except Exception as error:
+            self.failed = True
+            known = isinstance(error, (OSError, ValueError, ImportError, SweepError))
+            self.leave_out(name, f"failed: {error}" if known else f"failed: {type(error).__name__}: {error}")
+
+    def part(self, part: Part, jobs: int) -> None:
+        """Run a part, unless it needs data that nobody named and that is not where it is looked for."""
+        with self.attempt(part.name):
+            if part.files is not None and self.data is None and not _at_hand(part.files(), part.kind):
+                self.leave_out(part.name, NO_DATA.format(part.data))
+                return
+            common: dict[str, Any] = {"out": self.out, "data": self.data, "console": self.console, "name": part.name}
+            self.results[part.name] = run(part.experiment, **common, jobs=jobs, **part.options)
+
+    def figures(self) -> None:
+        """Draw the figures of the maps."""
+        with self.attempt("figures"):
+            from sparsegen import map_figures
+
+            _say_written(self.console, map_figures.draw(self.out / "figures"))
+            self.maps = True
+
+    def report(self) -> None:
+        """Write the page, and say again what it does not have."""
+        path = self.out / "report.html"
+        report.write(report.Contents(self.results, missing=self.missing, maps=self.maps), path)
+        self.console.rule("report")
+        for part in self.missing:
+            _say(self.console, f"{part.name} {part.why}")
+        _say_written(self.console, [path])
+
+
+def run_all(*, out: Path, data: Path | None, console: Console, jobs: int, scale: str = "small", seed: int = 0) -> bool:
+    """Run every experiment one after another and write `report.html`; return whether none failed.
+
+    What is finished is taken from its store. Parts whose data is not at hand are left out unless `data` is given; a
+    part that fails is told, and the others run.
+    """
+    everything = _All(out, data, console)
+    first, *others = parts(scale, seed)
+    try:
+        everything.part(first, jobs)
+        everything.figures()
+        for part in others:
+            everything.part(part, jobs)
+        everything.report()
+    except KeyboardInterrupt:
+        if everything.results:
+            _say(console, f"Finished: {', '.join(everything.results)}. A page of them: sparsegen report {out}")
+        raise
+    return not everything.failed
