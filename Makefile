@@ -24,9 +24,7 @@ lint: $(STAMP)
 	$(BIN)/mypy
 
 bench: $(STAMP)
-	$(BIN)/python benchmarks/maps.py
-	$(BIN)/python benchmarks/losses.py
-	$(BIN)/python benchmarks/attention.py
+	$(BIN)/python benchmarks/run.py all
 
 $(STAMP): $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

@@ -1,4 +1,4 @@
-"""What a newcomer runs first: README, tour, benchmark script, Makefile."""
+"""What a newcomer runs first: README, tour, Makefile."""
 
 from __future__ import annotations
 
@@ -77,27 +77,6 @@ def test_the_tour_reports_what_the_maps_give():
     np.testing.assert_allclose(row.p, [0.8, 0.2, 0, 0, 0], atol=1e-15)
     assert row.support_size == 2
     assert row.threshold == pytest.approx(0.8)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "texts"), [("maps", ["geometric means", "import sparsegen"]), ("losses", ["all pairs"])]
-)
-def test_the_benchmark_scripts_run_at_toy_size(script, texts):
-    command = [sys.executable, f"{script}.py", "--quick"]
-    done = subprocess.run(command, cwd=ROOT / "benchmarks", capture_output=True, text=True, check=True)
-    assert all(text in done.stdout for text in texts)
-
-
-def test_the_benchmark_does_not_time_wrong_answers(monkeypatch):
-    import torch
-
-    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
-    import maps
-
-    monkeypatch.setattr(maps.sgt, "sparsegen_lin", lambda x, lam: torch.softmax(x, -1))
-    with pytest.raises(SystemExit, match="wrong answer"):
-        maps.case((8, 16), "sparse", 1, 0.0)
 
 
 @pytest.mark.skipif(os.name != "posix", reason="make and a POSIX shell are needed")

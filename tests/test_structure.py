@@ -21,7 +21,7 @@ STEPS = [
     {"torch"},
     {"sklearn", "_solver", "_label_sets"},
     {"experiments"},
-    {"figures", "report", "explore", "tour", "reproduce", "text", "map_figures", "tables", "_html"},
+    {"figures", "report", "explore", "tour", "reproduce", "text", "map_figures", "tables", "_html", "bench"},
     {"cli", "__main__"},
 ]
 BASE = STEPS[0] | STEPS[1]
