@@ -15,7 +15,7 @@ import strategies
 from sparsegen import _core
 
 ENGINES = _core.engines()
-SIZES = [*range(1, 41), 255, 256, 257, 511, 4095, 4096, 4097, 20000, 131072]
+SIZES = [*range(1, 41), 63, 64, 65, 128, 255, 256, 257, 511, 512, 513, 4095, 4096, 4097, 20000, 131072]
 
 
 def exact(x, mask, r):
@@ -157,6 +157,37 @@ def test_rows_of_every_size_equal_the_bisection(kind, dtype, engine):
         x = rows_of(kind, k, 3 if k < 300 else 1).astype(dtype)
         for r in (1.0, 0.01) if k < 5000 else (1.0,):
             assert_right(sg.project(x, r), oracle.project_bisect(x, r))
+
+
+@pytest.mark.parametrize("k", [5, 8, 10, 16, 17, 50, 64, 65, 130, 256, 257, 512, 513, 1000, 2500])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
+def test_rows_that_are_worked_together_are_told_apart(k, dtype, engine):
+    rng = np.random.default_rng(k)
+    x = np.stack(
+        [kind(rng, k) for kind in (*KINDS, normal) for _ in range(3)] + [rng.normal(size=k) for _ in range(40)]
+    )
+    x = rng.permutation(x).astype(dtype)
+    x[3, 0], x[11, k - 1] = np.nan, np.inf
+    for r in (0.02, 1.0, 0.4 * k):  # one entry, a few, half of them
+        p, info = sg.project(x, r, return_info=True)
+        good = np.isfinite(p).all(-1)
+        assert (~good).nonzero()[0].tolist() == [3, 11]
+        assert_right(p[good], oracle.project_bisect(x[good], r))
+        for i in range(len(x)):
+            alone, found = sg.project(x[i], r, return_info=True)
+            np.testing.assert_array_equal(alone, p[i])
+            np.testing.assert_array_equal(found, (info.support_size[i], info.threshold[i]))
+
+
+@pytest.mark.parametrize("k", [10, 50, 300, 600, 5000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
+@pytest.mark.parametrize("huge", [1e9, 1e18, 1e30])
+def test_an_entry_that_is_out_of_reach_of_all_others_takes_everything(k, dtype, huge, engine):
+    x = np.random.default_rng(k).normal(size=(20, k)).astype(dtype)
+    x[:, k // 3] = huge
+    p, info = sg.project(x, 1.0, return_info=True)
+    np.testing.assert_array_equal(p, np.tile(np.arange(k) == k // 3, (20, 1)))
+    np.testing.assert_array_equal(info.threshold, np.full(20, np.float64(dtype(huge)) - 1.0))
 
 
 @pytest.mark.parametrize("k", [7, 300, 5000])

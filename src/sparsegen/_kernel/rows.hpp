@@ -5,14 +5,18 @@
 #include <type_traits>
 
 #include "job.hpp"
+#include "group.hpp"
 #include "lanes.hpp"
 #include "storage.hpp"
 #include "vjp.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
 
-inline constexpr int64_t kLaneLimit = 256;  // longest row that shares lanes: see docs/decisions/0003
-inline constexpr int64_t kVjpLaneLimit = 32, kPairLimit = 256;
+inline constexpr int64_t kLaneLimit = 64;  // longest row that is transposed: see docs/decisions/0003
+// Longest row that shares a group: its partial sums, in four chains, need no folding.
+template <class T>
+inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
+inline constexpr int64_t kVjpLaneLimit = 32, kVjpGroupLimit = 160, kPairLimit = 256;
 inline constexpr int64_t kStreamFrom = int64_t(1) << 23;  // bytes of output beyond a core's share of the caches
 inline constexpr int kGroup = 16;           // rows brought in together: a cache line of a transposed float array
 
@@ -28,7 +32,7 @@ inline const Scratch<T>& scratch_for(int64_t K) {
   thread_local Store store;
   if (store.K >= K) return store.view;
   const int64_t pad = 2 * kStep<T>, stride = K + pad;
-  const int64_t lanes = std::min(2 * K + kTile<T>, kLaneLimit + kTile<T>) * kWidth<T>;
+  const int64_t lanes = 2 * std::min(std::max<int64_t>(K, kTile<T>), kLaneLimit) * kWidth<T>;
   store.data.reset(new T[stride / 4 + pad + stride + lanes + kGroup * stride]);
   store.touched.reset(new int32_t[K / kStep<T> + 1]);
   Scratch<T>& s = store.view;
@@ -81,25 +85,84 @@ inline void hide_masked(const J& job, int64_t row, T* x) {
   for (int64_t k = 0; k < job.K; ++k) x[k] = mask[k] ? x[k] : -kInf<T>;
 }
 
+// Projects rows src[i] to dst[i], i < n, in groups of W, two groups in turn.
+template <class T>
+class Together {
+  static constexpr int W = kWidth<T>;
+
+ public:
+  Together(const ProjectJob& job, const double* r, const T** src, int n, int64_t K, T** dst, LaneRadii<T>& radii,
+           const Scratch<T>& s, double* threshold)
+      : r_(job.radius_per_row || job.rule != Rule::given ? r : nullptr), src_(src), n_(n), K_(K), dst_(dst), radii_(radii),
+        s_(s), threshold_(job.threshold ? threshold : nullptr) {}
+
+  // Returns the rows left undone, one bit each.
+  unsigned run() {
+    unsigned undone = 0;
+    int i = 0;
+    for (; i + W < n_; i += 2 * W)
+      undone |= K_ <= kLaneLimit ? two(by_lane(i, 0), by_lane(i + W, 1), i) : two(by_row(i), by_row(i + W), i);
+    if (i < n_) undone |= K_ <= kLaneLimit ? one(by_lane(i, 0), i) : one(by_row(i), i);
+    return undone;
+  }
+
+ private:
+  ByLane<T> by_lane(int i, int slot) {
+    return ByLane<T>(src_ + i, std::min(W, n_ - i), K_, s_.lanes + slot * K_ * W);
+  }
+  ByRow<T> by_row(int i) { return ByRow<T>(src_ + i, std::min(W, n_ - i), K_, 2 * W * K_); }
+
+  template <class Layout>
+  unsigned two(Layout first, Layout second, int i) {
+    set_radii(i);
+    Group<T, Layout> a(first, radii_, K_);
+    set_radii(i + W);
+    Group<T, Layout> b(second, radii_, K_);
+    a.look(), b.look();
+    a.first(), b.first();
+    a.second(), b.second();
+    return write(a, i) | write(b, i + W);
+  }
+
+  template <class Layout>
+  unsigned one(Layout layout, int i) {
+    set_radii(i);
+    Group<T, Layout> group(layout, radii_, K_);
+    group.look(), group.first(), group.second();
+    return write(group, i);
+  }
+
+  void set_radii(int i) {
+    for (int j = 0; r_ && j < std::min(W, n_ - i); ++j) radii_.set(j, r_[i + j]);
+  }
+
+  template <class G>
+  unsigned write(G& group, int i) {
+    double* threshold = threshold_ ? threshold_ + i : nullptr;
+    const unsigned rows = (1u << std::min(W, n_ - i)) - 1;
+    if (s_.stream && K_ % W == 0 && aligned(dst_[i])) return group.template write<true>(rows, dst_ + i, threshold) << i;
+    return group.template write<false>(rows, dst_ + i, threshold) << i;
+  }
+
+  const double* r_;  // null: one radius for all
+  const T** src_;
+  int n_;
+  int64_t K_;
+  T** dst_;
+  LaneRadii<T>& radii_;
+  const Scratch<T>& s_;
+  double* threshold_;
+};
+
 // Projects src[i] to dst[i] for i < n. Slots of `s.rows` serve the rows that need project_any.
 template <class T>
 inline void project_group(const ProjectJob& job, const double* r, const T** src, int n, int64_t K, T** dst,
                           LaneRadii<T>& radii, const Scratch<T>& s, double* threshold) {
-  constexpr int W = kWidth<T>;
-  const bool one_radius = !job.radius_per_row && job.rule == Rule::given;
-  unsigned undone = 0;
-  if (K <= kLaneLimit) {
-    for (int i = 0; i < n; i += W) {
-      const int m = std::min(W, n - i);
-      for (int j = 0; !one_radius && j < m; ++j) radii.set(j, r[i + j]);
-      undone |= project_lanes(src + i, radii, m, K, dst + i, s.lanes, job.threshold ? threshold + i : nullptr) << i;
-    }
-  } else {
-    for (int i = 0; i < n; ++i)
-      undone |= unsigned(!project_direct(src[i], K, r[i], dst[i], s, threshold[i])) << i;
-  }
+  unsigned undone = (1u << n) - 1;
+  if (K <= kGroupLimit<T>) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold).run();
   for (int i = 0; undone >> i; ++i) {
     if (!(undone >> i & 1)) continue;
+    if (K > kGroupLimit<T> && project_direct(src[i], K, r[i], dst[i], s, threshold[i])) continue;
     T* slot = s.rows + i * s.stride;
     if (src[i] != slot) std::copy_n(src[i], K, slot);
     project_any(slot, K, r[i], dst[i], s, threshold[i]);
@@ -127,12 +190,14 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
   s.stream = write && job.bytes() >= kStreamFrom;
   LaneRadii<T> radii;
+  const bool rule = job.rule != Rule::given || job.radius_per_row;
+  double r[kGroup], threshold[kGroup];
+  std::fill_n(r, kGroup, job.radius[0]);
   for (int i = 0; i < kWidth<T>; ++i) radii.set(i, job.radius[0]);
   for (int64_t row = begin; row < end; row += kGroup) {
     const int n = int(std::min<int64_t>(kGroup, end - row));
     const T* src[kGroup];
     T* dst[kGroup];
-    double r[kGroup], threshold[kGroup];
     if (!read) load_rows(job, x, job.xs, row, n, s);
     for (int i = 0; i < n; ++i) {
       T* slot = s.rows + i * s.stride;
@@ -140,7 +205,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
       if (K > job.K) std::fill(slot + job.K, slot + K, -kInf<T>);
       src[i] = read ? reinterpret_cast<const T*>(x + offset(job, job.xs, row + i)) : slot;
       dst[i] = write ? reinterpret_cast<T*>(p + offset(job, job.ps, row + i)) : slot;
-      r[i] = find_radius(job, row + i, src[i]);
+      if (rule) r[i] = find_radius(job, row + i, src[i]);
     }
     project_group(job, r, src, n, K, dst, radii, s, threshold);
     if (job.support)
@@ -158,14 +223,16 @@ inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, 
                       const Scratch<T>& s, T* along) {
   constexpr int W = kWidth<T>;
   const int64_t K = job.K;
-  const bool lanes = K >= kTile<T> && K <= kVjpLaneLimit;
-  const int width = lanes ? W : K <= kPairLimit ? 2 : 1;
+  const bool lanes = K >= kTile<T> && K <= kVjpLaneLimit, together = !lanes && K >= W && K <= kVjpGroupLimit;
+  const int width = lanes || together ? W : K <= kPairLimit ? 2 : 1;
   for (int i = 0; i < n; i += width) {
     const int m = std::min(width, n - i);
     T* wp = along ? along + i : nullptr;
     for (int j = 0; job.radius_per_row && j < m; ++j) scale[j] = vjp_scale<T>(job.radius[row + i + j]);
     if (lanes) {
       vjp_lanes(p + i, v + i, load(scale), m, K, g + i, s.lanes, wp);
+    } else if (together) {
+      (wp ? vjp_together<true, T> : vjp_together<false, T>)(p + i, v + i, m, K, scale, g + i, wp);
     } else if (K < kSkipFrom) {
       const bool stream = !wp && m == 1 && s.stream && aligned(g[i]);
       const auto f = m == 2   ? (wp ? vjp_short<2, true, false, T> : vjp_short<2, false, false, T>)

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <cstring>
 #include <limits>
+#include <type_traits>
 
 #if defined(__SSE2__)
 #include <immintrin.h>
@@ -162,6 +163,30 @@ inline Vec<double> vmax(Vec<double> a, Vec<double> b) {
 #endif
 }
 
+inline Vec<float> vmin(Vec<float> a, Vec<float> b) {
+#if defined(__AVX512F__)
+  return (Vec<float>)_mm512_min_ps((__m512)a, (__m512)b);
+#elif defined(__AVX2__)
+  return (Vec<float>)_mm256_min_ps((__m256)a, (__m256)b);
+#elif defined(__SSE2__)
+  return (Vec<float>)_mm_min_ps((__m128)a, (__m128)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
+inline Vec<double> vmin(Vec<double> a, Vec<double> b) {
+#if defined(__AVX512F__)
+  return (Vec<double>)_mm512_min_pd((__m512d)a, (__m512d)b);
+#elif defined(__AVX2__)
+  return (Vec<double>)_mm256_min_pd((__m256d)a, (__m256d)b);
+#elif defined(__SSE2__)
+  return (Vec<double>)_mm_min_pd((__m128d)a, (__m128d)b);
+#else
+  return a < b ? a : b;
+#endif
+}
+
 // a * b + c, rounded once where the instruction set can.
 inline Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
 #if defined(__AVX512F__)
@@ -282,6 +307,68 @@ inline double lanes_sum(Vec<double> v) { return lanes_fold(v, false); }
 inline int64_t lanes_sum(Mask<float> v) { return lanes_fold(v, false); }
 inline int64_t lanes_sum(Mask<double> v) { return lanes_fold(v, false); }
 #endif
+
+// The last n < W lanes.
+template <class T>
+inline Mask<T> last_lanes(int n) {
+  struct Table {
+    typename std::conditional<sizeof(T) == 4, int32_t, int64_t>::type lane[2 * kWidth<T>];
+    constexpr Table() : lane{} {
+      for (int i = kWidth<T>; i < 2 * kWidth<T>; ++i) lane[i] = -1;
+    }
+  };
+  static constexpr Table table;
+  Mask<T> mask;
+  std::memcpy(&mask, table.lane + n, sizeof mask);
+  return mask;
+}
+
+struct Sum {
+  template <class V>
+  static V of(V a, V b) { return a + b; }
+};
+struct Larger {
+  template <class V>
+  static V of(V a, V b) {
+    if constexpr (std::is_floating_point_v<V>) return a > b ? a : b;
+    else return vmax(a, b);
+  }
+};
+
+// Folds each of W vectors into one lane of the result.
+template <class T, class Op>
+inline Vec<T> fold_rows(const Vec<T>* rows) {
+#if defined(__AVX2__) && !defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) {
+    const auto pair = [](Vec<T> a, Vec<T> b) {
+      const __m256 even = _mm256_shuffle_ps((__m256)a, (__m256)b, 0x88), odd = _mm256_shuffle_ps((__m256)a, (__m256)b, 0xDD);
+      return Op::of((Vec<T>)even, (Vec<T>)odd);
+    };
+    const Vec<T> a = pair(pair(rows[0], rows[1]), pair(rows[2], rows[3]));
+    const Vec<T> b = pair(pair(rows[4], rows[5]), pair(rows[6], rows[7]));
+    return Op::of((Vec<T>)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20),
+                  (Vec<T>)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31));
+  } else {
+    const auto pair = [](Vec<T> a, Vec<T> b) {
+      const __m256d even = _mm256_unpacklo_pd((__m256d)a, (__m256d)b), odd = _mm256_unpackhi_pd((__m256d)a, (__m256d)b);
+      return Op::of((Vec<T>)even, (Vec<T>)odd);
+    };
+    const Vec<T> a = pair(rows[0], rows[1]), b = pair(rows[2], rows[3]);
+    return Op::of((Vec<T>)_mm256_permute2f128_pd((__m256d)a, (__m256d)b, 0x20),
+                  (Vec<T>)_mm256_permute2f128_pd((__m256d)a, (__m256d)b, 0x31));
+  }
+#else
+  Vec<T> found{};
+  for (int i = 0; i < kWidth<T>; ++i) {
+    T lanes[kWidth<T>];
+    std::memcpy(lanes, &rows[i], sizeof lanes);
+    for (int w = kWidth<T> / 2; w > 0; w /= 2)
+      for (int j = 0; j < w; ++j) lanes[j] = Op::of(lanes[j], lanes[j + w]);
+    found[i] = lanes[0];
+  }
+  return found;
+#endif
+}
 
 #if defined(__AVX2__)
 // kPack[bits] moves the chosen ones of eight 32-bit lanes to the front, in order.

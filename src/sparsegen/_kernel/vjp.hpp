@@ -28,7 +28,66 @@ inline void each_vector(int64_t K, F&& f) {
   if (left) f(at, [=](const T* x) { return load_part(x, left); }, [=](T* x, Vec<T> v) { store_part(x, v, left); });
 }
 
-// Short rows, `R` of them together so that one's sums across lanes do not wait for another's; the next `R`, which follow in
+// n <= W rows together, of K >= W entries: what follows the first pass, the means, is done for all of them at once.
+// Meanwhile those that come next, as a rule W K entries on, are asked for. `v` may be `g`.
+template <bool want_along, class T>
+inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t K, const T* scales, T* const* gs, T* along) {
+  constexpr int W = kWidth<T>, line = 64 / int(sizeof(T));
+  const int64_t whole = K / W * W, next = W * K;
+  const Mask<T> tail = last_lanes<T>(int(K - whole));
+  const Vec<T> zero{};
+  Vec<T> sum[W], count[W], wp[W];
+  for (int i = 0; i < W; ++i) {
+    Vec<T> s0{}, s1{};
+    Mask<T> n0{}, n1{};
+    if (i < n) {
+      const T *p = ps[i], *v = vs[i];
+      int64_t k = 0;
+      for (; k + 2 * W <= K; k += 2 * W) {
+        const Mask<T> on0 = load(p + k) > zero, on1 = load(p + k + W) > zero;
+        s0 += keep<T>(on0, load(v + k)), n0 -= on0;
+        s1 += keep<T>(on1, load(v + k + W)), n1 -= on1;
+        for (int j = 0; j < 2 * W; j += line) prefetch(p + k + j + next), prefetch(v + k + j + next);
+      }
+      if (k < whole) {
+        const Mask<T> on = load(p + k) > zero;
+        s0 += keep<T>(on, load(v + k)), n0 -= on;
+      }
+      if (whole < K) {
+        const Mask<T> on = (load(p + K - W) > zero) & tail;
+        s1 += keep<T>(on, load(v + K - W)), n1 -= on;
+      }
+    }
+    sum[i] = s0 + s1, count[i] = __builtin_convertvector(n0 + n1, Vec<T>);
+  }
+  alignas(kVectorBytes) T means[W];
+  store(means, fold_rows<T, Sum>(sum) / vmax(fold_rows<T, Sum>(count), splat(T(1))));
+  for (int i = 0; i < n; ++i) {
+    const T *p = ps[i], *v = vs[i];
+    T* g = gs[i];
+    const Vec<T> mean = splat(means[i]), scale = splat(scales[i]);
+    const Vec<T> last_p = load(p + K - W), last_v = load(v + K - W);
+    Vec<T> w0{}, w1{};
+    int64_t k = 0;
+    for (; k + W <= K; k += W) {
+      const Vec<T> pk = load(p + k), w = keep<T>(pk > zero, load(v + k) - mean);
+      if (want_along) w0 += w * pk;
+      store(g + k, w * scale);
+      if (k % line == 0) prefetch_to_write(g + k + next);
+    }
+    if (whole < K) {  // overlaps the vector before it
+      const Vec<T> w = keep<T>(last_p > zero, last_v - mean);
+      if (want_along) w1 = keep<T>(tail, w * last_p);
+      store(g + K - W, w * scale);
+    }
+    wp[i] = w0 + w1;
+    if (std::isnan(p[0])) std::fill_n(g, K, p[0]), wp[i] = splat(p[0]);  // a row with NaN is NaN throughout
+  }
+  for (int i = n; want_along && i < W; ++i) wp[i] = zero;
+  if (want_along) store(along, fold_rows<T, Sum>(wp));
+}
+
+// Longer rows, `R` of them together so that one's sums across lanes do not wait for another's; the next `R`, which follow in
 // memory as a rule, are asked for meanwhile.
 template <int R, bool want_along, bool stream, class T>
 inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T* scales, T* const* gs, T* along) {
@@ -43,11 +102,10 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T
       sum[i] += keep<T>(on, get(v[i] + at)), count[i] -= on;
     }
   });
-  if (K >= 64)  // shorter rows make one stream, which needs no help
-    for (int64_t at = R * K; at < 2 * R * K; at += 64 / int64_t(sizeof(T))) {
-      prefetch(p[0] + at), prefetch(v[0] + at);
-      if (!stream) prefetch_to_write(g[0] + at);
-    }
+  for (int64_t at = R * K; at < 2 * R * K; at += 64 / int64_t(sizeof(T))) {
+    prefetch(p[0] + at), prefetch(v[0] + at);
+    if (!stream) prefetch_to_write(g[0] + at);
+  }
   for (int i = 0; i < R; ++i) mean[i] = splat(lanes_sum(sum[i]) / std::max(T(lanes_sum(count[i])), T(1)));
   each_vector<T, stream>(K, [&](int64_t at, auto get, auto write) {
     for (int i = 0; i < R; ++i) {
@@ -99,7 +157,7 @@ inline double vjp_long(const T* p, const T* v, int64_t K, T one_over_r, T* g, in
     std::fill_n(g, K, p[0]);
     return p[0];
   }
-  const int64_t full = K / kStep<T>, end = full * kStep<T>, ahead = K <= kAheadLimit ? K : 0;
+  const int64_t full = K / kStep<T>, end = full * kStep<T>, ahead = K <= kSoonLimit ? K : 0;
   Support<T> s;
   const int64_t n = gather_steps<stream>(p, v, full, g, touched, s);
   each_vector<T>(K - end, [&](int64_t at, auto get, auto) { s.add(get(p + end + at) > Vec<T>{}, get(v + end + at)); });
