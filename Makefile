@@ -1,4 +1,4 @@
-# make demo   set up .venv, then a short tour, the paper's synthetic experiment and a translator with its heatmaps
+# make demo   set up .venv, then a short tour, the paper's synthetic experiment, a translator, and a report of both
 # make test   set up .venv, then every check
 
 PYTHON ?= python3
@@ -12,6 +12,7 @@ demo: $(STAMP)
 	$(BIN)/sparsegen tour
 	$(BIN)/sparsegen reproduce synthetic --scale small --out demo
 	$(BIN)/sparsegen reproduce translation --scale small --corpora numbers-fr-en --maps softmax,sparsegen-lin --out demo
+	$(BIN)/sparsegen report demo --out demo/report.html
 	@echo 'Try it:  echo "jeudi vingt sept juillet mille six cent trois" | \'
 	@echo '  $(BIN)/sparsegen translate demo/translation/runs/numbers-fr-en-small-sparsegen_lin-0.75-0-full/best.pt'
 
