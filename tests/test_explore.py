@@ -2,33 +2,26 @@
 
 import json
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+import browsers
 import sparsegen as sg
 from sparsegen import explore
 from sparsegen._maps import MAPS
 
 ROOT = Path(__file__).parents[1]
-CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-in_browser = pytest.mark.skipif(CHROMIUM is None, reason="no browser: install the package chromium (Debian, Ubuntu)")
 START = np.array([1.2, 0.9, 0.5, 0.3, 0.1])
 CONTROLS = {"lam": 0.5, "q": 0.5, "temperature": 1.0}
 
 
 @pytest.fixture(scope="module")
 def browser():
-    from playwright.sync_api import sync_playwright
-
-    with sync_playwright() as playwright:
-        running = playwright.chromium.launch(executable_path=CHROMIUM, args=FLAGS)
-        yield running
-        running.close()
+    with browsers.running() as found:
+        yield found
 
 
 @pytest.fixture(scope="module")
@@ -141,7 +134,7 @@ JS = """(cases) => {
 }"""
 
 
-@in_browser
+@browsers.in_browser
 def test_a_thousand_random_cases_are_as_in_numpy(visit):
     rng = np.random.default_rng(0)
     cases = [random_case(rng) for _ in range(1000)]
@@ -156,7 +149,7 @@ def test_a_thousand_random_cases_are_as_in_numpy(visit):
     assert compared > 10_000  # most cases are inside the domains
 
 
-@in_browser
+@browsers.in_browser
 def test_the_cards_show_what_the_library_gives(visit):
     page = visit()
     for name, row in MAPS.items():
@@ -168,7 +161,7 @@ def test_the_cards_show_what_the_library_gives(visit):
     assert "τ = (1.2 + 0.9 − 0.5)/2 = 0.8" in formula
 
 
-@in_browser
+@browsers.in_browser
 def test_what_is_outside_a_domain_is_said(visit):
     page = visit({"z": "-1,-2,0", "q": "0.1", "map": "sparsecone"})
     card = page.locator('[data-map="sparsecone"]').inner_text()
@@ -178,7 +171,7 @@ def test_what_is_outside_a_domain_is_said(visit):
     assert "not defined" in page.locator("#plane").get_attribute("aria-label")
 
 
-@in_browser
+@browsers.in_browser
 def test_a_bar_is_dragged_with_the_mouse(visit):
     page = visit()
     box = page.locator("#scores .score").nth(4).locator(".hit").bounding_box()
@@ -193,7 +186,7 @@ def test_a_bar_is_dragged_with_the_mouse(visit):
     assert shown_p(page, "sparsemax") == ["0", "0", "0", "0", "1.000"]
 
 
-@in_browser
+@browsers.in_browser
 def test_a_bar_is_dragged_with_a_finger(visit):
     page = visit(viewport={"width": 375, "height": 700}, has_touch=True)
     box = page.locator("#scores .score").nth(0).locator(".hit").bounding_box()
@@ -206,7 +199,7 @@ def test_a_bar_is_dragged_with_a_finger(visit):
     assert page.evaluate("scrollY") == 0  # the page stood still under the finger
 
 
-@in_browser
+@browsers.in_browser
 def test_the_pictures_are_dragged_too(visit):
     page = visit({"z": "1,0.5,0.2", "map": "sparsemax"})
     box = page.locator("#plane").bounding_box()
@@ -218,7 +211,7 @@ def test_the_pictures_are_dragged_too(visit):
     assert "3 nonzero" in page.locator("#triangle").get_attribute("aria-label")
 
 
-@in_browser
+@browsers.in_browser
 def test_the_keyboard_does_all(visit):
     page = visit()
     page.locator("#scores .score").first.focus()
@@ -241,7 +234,7 @@ def test_the_keyboard_does_all(visit):
     assert page.locator("#chosen-title").inner_text() == "sparsegen-exp"
 
 
-@in_browser
+@browsers.in_browser
 def test_numbers_that_cannot_be_are_marked_and_not_taken(visit):
     page = visit()
     before = shown_p(page, "sparsegen_lin")
@@ -258,7 +251,7 @@ def test_numbers_that_cannot_be_are_marked_and_not_taken(visit):
     assert shown_p(page, "sparsegen_lin") == [f"{v:.3f}" for v in sg.sparsegen_lin(START, lam=-3)]
 
 
-@in_browser
+@browsers.in_browser
 def test_a_state_is_shared_by_its_link(visit, file):
     page = visit({"z": "1.4,-1.25,2", "lam": "-2.5", "q": "inf", "temperature": "0.3", "map": "sparsegen_sq"})
     page.locator("#more").click()
@@ -277,7 +270,7 @@ def test_a_state_is_shared_by_its_link(visit, file):
     np.testing.assert_allclose(eval(code, {"sg": sg, "np": np}), sg.sparsegen_sq([1.4, -1.25, 2, 0], lam=-2.5))
 
 
-@in_browser
+@browsers.in_browser
 def test_a_bad_link_is_told_and_the_rest_of_it_used(visit):
     page = visit({"z": "1,2,oops", "lam": "5", "q": "0.25", "map": "<img src=x onerror=alert(1)>"})
     said = page.locator("#notice").inner_text()
@@ -288,7 +281,7 @@ def test_a_bad_link_is_told_and_the_rest_of_it_used(visit):
     assert page.input_value("#text") == "1.2, 0.9, 0.5, 0.3, 0.1"
 
 
-@in_browser
+@browsers.in_browser
 def test_scores_come_and_go(visit):
     page = visit()
     for _ in range(20):
@@ -300,19 +293,16 @@ def test_scores_come_and_go(visit):
     assert "three scores" in page.locator("#triangle").get_attribute("aria-label")
 
 
-@in_browser
+@browsers.in_browser
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("width", [375, 1200])
 def test_no_layout_breaks_and_axe_finds_nothing(visit, width, scheme):
-    from axe_playwright_python.sync_playwright import Axe
-
     many = "123456.75,-99999.5,0.001,1,2,3,4,5,6,7,8,-9"
     page = visit({"z": many, "lam": "-123456.789"}, viewport={"width": width, "height": 800}, color_scheme=scheme)
     assert page.evaluate("document.documentElement.scrollWidth") <= width
-    found = [(v["id"], v["impact"], v["nodes"][0]["html"]) for v in Axe().run(page).response["violations"]]
-    assert found == []
+    assert browsers.faults(page) == []
     page.goto(explore.address(Path(page.url.split("#")[0].removeprefix("file://")), {}))
-    assert Axe().run(page).response["violations"] == []
+    assert browsers.faults(page) == []
 
 
 @pytest.fixture

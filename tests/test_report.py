@@ -13,6 +13,7 @@ import torch
 from rich.console import Console
 from typer.testing import CliRunner
 
+import browsers
 from sparsegen import _html, figures, map_figures, report, reproduce, tables
 from sparsegen._maps import MAPS
 from sparsegen.cli import app
@@ -159,6 +160,18 @@ def test_tables_have_captions_scopes_and_a_box_that_keyboards_scroll(parsed):
     boxes = [a for a in parsed.all("div") if a["class"].startswith("scroll")]
     assert len(boxes) == n + len(parsed.all("img"))
     assert all((a["tabindex"], a["role"]) == ("0", "region") and a["aria-label"] for a in boxes)
+
+
+@browsers.in_browser
+@pytest.mark.parametrize(("width", "scheme"), [(1100, "light"), (375, "dark")])
+def test_the_report_fits_the_screen_and_axe_finds_nothing(text, tmp_path, width, scheme):
+    path = tmp_path / "report.html"
+    path.write_text(text, encoding="utf-8")
+    with browsers.running() as browser:
+        page = browser.new_page(viewport={"width": width, "height": 800}, color_scheme=scheme)
+        page.goto(path.as_uri())
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+        assert browsers.faults(page) == []
 
 
 def test_figures_have_alternative_texts_and_sizes(parsed):

@@ -133,6 +133,11 @@ def read(paths: Iterable[Path]) -> tuple[Contents, list[Path]]:
 # Tables
 
 
+def _label(text: str, where: str) -> str:
+    """What a box is called by who cannot see where it stands: no two the same."""
+    return f"{where}: {text}" if where else text
+
+
 def _cell(text: str, column: Column) -> Html:
     if column.kind == "name":
         return element("th", text, scope="row", class_="name")
@@ -158,13 +163,13 @@ def _bodies(table: Table) -> Iterator[Html]:
         yield element("tbody", element("tr", head, first), *(element("tr", line) for line in others))
 
 
-def _table(table: Table, look: str = "") -> Html:
+def _table(table: Table, where: str = "", look: str = "") -> Html:
     """A table in a box of its own that scrolls, by keyboard too, where the page is narrow."""
     heads = (element("th", column.title, scope="col", class_=column.kind) for column in table.columns)
     parts = (element("caption", element("span", table.title)), element("thead", element("tr", *heads)), *_bodies(table))
     box = element(
         "div", element("table", *parts), class_=f"scroll {look}".strip(), tabindex=0, role="region",
-        aria_label=table.title,
+        aria_label=_label(table.title, where),
     )  # fmt: skip
     return joined(box, *(element("p", note, class_="note") for note in table.notes))
 
@@ -185,12 +190,12 @@ def _image(figure: Any) -> tuple[str, bytes, int, int]:
     return "image/png", rendered(figure, "png"), width, height
 
 
-def _figure(figure: Any, caption: str, alt: str) -> Html:
+def _figure(figure: Any, caption: str, alt: str, where: str = "") -> Html:
     """A figure on a white card that scrolls where the page is too narrow for its letters."""
     kind, content, width, height = _image(figure)
     source = f"data:{kind};base64,{base64.b64encode(content).decode()}"
     image = element("img", src=source, alt=alt, width=width, height=height)
-    box = element("div", image, class_="scroll", tabindex=0, role="region", aria_label=caption)
+    box = element("div", image, class_="scroll", tabindex=0, role="region", aria_label=_label(caption, where))
     return element("figure", box, element("figcaption", caption, "."))
 
 
@@ -282,7 +287,7 @@ def _ledger(results: Mapping[str, Result]) -> Html | None:
         return None
     verdicts = [row[-1] for table in found.values() for row in table.rows]
     tally = ", ".join(f"{verdicts.count(word)} “{word}”" for word in VERDICT_CLASSES if word in verdicts)
-    ledgers = (_table(replace(table, title=_title(results[name])), "ledger") for name, table in found.items())
+    ledgers = (_table(replace(table, title=_title(results[name])), "Ledger", "ledger") for name, table in found.items())
     lead = f"What the paper claims, and what was measured. Verdicts are computed from the numbers by the rule: {tally}."
     return _section("ledger", "Ledger", element("p", lead), *ledgers)
 
@@ -298,10 +303,11 @@ def _experiment(name: str, result: Result) -> Html:
     from sparsegen.figures import drawings
 
     about = f"Scale {result.config.get('scale', 'not said')}, seed {_seeds(result)}, {_duration(result.wall_time)}."
-    drawn = (_figure(drawing.figure, drawing.caption, drawing.alt) for drawing in drawings(result))
+    title = _title(result)
+    drawn = (_figure(drawing.figure, drawing.caption, drawing.alt, title) for drawing in drawings(result))
     tag = "scaled-down run" if scaled_down(result) else None
-    shown = map(_table, tables_of(result))
-    return _section(name, _title(result), element("p", about, class_="about"), *shown, *drawn, tag=tag)
+    shown = (_table(table, title) for table in tables_of(result))
+    return _section(name, title, element("p", about, class_="about"), *shown, *drawn, tag=tag)
 
 
 def _sections(contents: Contents) -> Iterator[tuple[str, str, Html]]:

@@ -17,7 +17,7 @@ inline constexpr int64_t kLaneLimit = 64;  // longest row that is transposed: se
 template <class T>
 inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
 inline constexpr int64_t kVjpLaneLimit = 32, kVjpGroupLimit = 160, kPairLimit = 256;
-inline constexpr int64_t kStreamFrom = int64_t(1) << 23;  // bytes of output beyond a core's share of the caches
+inline constexpr int64_t kStreamFrom = 12 << 20;  // bytes, of all arrays, beyond a core's share of the caches
 inline constexpr int kGroup = 16;           // rows brought in together: a cache line of a transposed float array
 
 // Memory for one thread, O(K). Kept between calls so that small calls do not pay for it.
@@ -188,7 +188,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const int64_t K = std::max<int64_t>(job.K, kTile<T>);  // shorter rows are filled up with -inf
   const bool in_place = std::is_same_v<S, T> && K == job.K;
   const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
-  s.stream = write && job.bytes() >= kStreamFrom;
+  s.stream = write && 2 * job.bytes() >= kStreamFrom;
   LaneRadii<T> radii;
   const bool rule = job.rule != Rule::given || job.radius_per_row;
   double r[kGroup], threshold[kGroup];
@@ -232,7 +232,11 @@ inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, 
     if (lanes) {
       vjp_lanes(p + i, v + i, load(scale), m, K, g + i, s.lanes, wp);
     } else if (together) {
-      (wp ? vjp_together<true, T> : vjp_together<false, T>)(p + i, v + i, m, K, scale, g + i, wp);
+      const bool stream = s.stream && K % W == 0 && aligned(g[i]);
+      const auto f = wp       ? vjp_together<true, false, T>
+                     : stream ? vjp_together<false, true, T>
+                              : vjp_together<false, false, T>;
+      f(p + i, v + i, m, K, scale, g + i, wp);
     } else if (K < kSkipFrom) {
       const bool stream = !wp && m == 1 && s.stream && aligned(g[i]);
       const auto f = m == 2   ? (wp ? vjp_short<2, true, false, T> : vjp_short<2, false, false, T>)
@@ -257,7 +261,7 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
   S* grad = static_cast<S*>(job.grad_x);
   const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;
-  s.stream = direct && job.bytes() >= kStreamFrom;
+  s.stream = direct && 3 * job.bytes() >= kStreamFrom;
   Scratch<T> upper = s;
   upper.rows += half * s.stride;
   T scale[kWidth<T>], along[half + kWidth<T>];

@@ -30,7 +30,7 @@ inline void each_vector(int64_t K, F&& f) {
 
 // n <= W rows together, of K >= W entries: what follows the first pass, the means, is done for all of them at once.
 // Meanwhile those that come next, as a rule W K entries on, are asked for. `v` may be `g`.
-template <bool want_along, class T>
+template <bool want_along, bool stream, class T>
 inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t K, const T* scales, T* const* gs, T* along) {
   constexpr int W = kWidth<T>, line = 64 / int(sizeof(T));
   const int64_t whole = K / W * W, next = W * K;
@@ -72,8 +72,8 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
     for (; k + W <= K; k += W) {
       const Vec<T> pk = load(p + k), w = keep<T>(pk > zero, load(v + k) - mean);
       if (want_along) w0 += w * pk;
-      store(g + k, w * scale);
-      if (k % line == 0) prefetch_to_write(g + k + next);
+      put<stream>(g + k, w * scale);
+      if (!stream && k % line == 0) prefetch_to_write(g + k + next);
     }
     if (whole < K) {  // overlaps the vector before it
       const Vec<T> w = keep<T>(last_p > zero, last_v - mean);
