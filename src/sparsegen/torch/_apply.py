@@ -207,12 +207,15 @@ def apply(name: str, scores: Any, controls: dict[str, Any], dim: Any, mask: Any,
     if mask is not None:
         mask = check_mask(mask, z)
     for key, value in controls.items():
-        controls[key] = check_control(key, value, z, dim)
+        if type(value) is not float or not _checks.CONDITIONS[key][1](value):  # a good number needs no call
+            controls[key] = check_control(key, value, z, dim)
     if m.radius is None:
         return _normalize(m, z, controls.get("temperature", 1.0), dim, mask, return_info)
     if m.rule:
         return _run_mean(m, z, controls["q"] if controls else m.fixed["q"], dim, mask, return_info)
     radius = m.radius(torch, **controls) if callable(m.radius) else m.radius
+    if m.transform == "lin" and not return_info:
+        return _ops.project(z, radius, dim, mask)  # as _run_map would, with fewer calls
     return _run_map(m, z, radius, dim, mask, return_info)
 
 

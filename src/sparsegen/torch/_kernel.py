@@ -68,7 +68,7 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
     """Project rows along `dim` (negative) of a CPU tensor."""
     entries = x.numel()
     if dim == -1 and mask is None and type(radius) is float and entries and x.is_contiguous():
-        n, p = x.shape[-1], torch.empty_like(x)
+        n, p = x.size(-1), torch.empty_like(x)
         _core.project(x.data_ptr(), p.data_ptr(), STORAGE[x.dtype], entries // n, n, radius, torch.get_num_threads())
         return p
     p = torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -196,7 +196,7 @@ def _untouched(t: Any) -> bool:
 
 def traced() -> bool:
     """Is this call being recorded, so that it must show as registered operators?"""
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch.jit.is_tracing()
+    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
 
 
 def transformed() -> bool:
@@ -205,7 +205,10 @@ def transformed() -> bool:
 
 
 def _eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:
-    plain = type(x) in _PLAIN and x.is_cpu and _untouched(radius) and _untouched(mask)
+    if type(x) not in _PLAIN or not x.is_cpu:
+        return False
+    # The usual call has a number and no mask: a function call less for each.
+    plain = (type(radius) is float or _untouched(radius)) and (mask is None or _untouched(mask))
     return plain and not traced() and not transformed()
 
 
