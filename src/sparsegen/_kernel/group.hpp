@@ -95,7 +95,10 @@ class Group {
     tau_ = between(tau_ + step_ * select<T>((bend > splat(T(0.5))) & (bend < splat(T(2))), bend, one));
   }
 
-  void second() { pass(true); }
+  void second() {
+    pass(true);
+    if (Layout::kWrittenTogether && !sorted_) climb();
+  }
 
   // Writes the rows `left`, one bit each, and returns those left undone: they need project_any, or more patience.
   template <bool stream>
@@ -112,9 +115,7 @@ class Group {
         if (done >> i & 1) threshold[i] = alone[i] ? double(top_[i]) - double(r_[i]) : double(tau_[i]) + double(step_[i]);
       left &= ~done, hope_ = hope & ~done & ~sure;
       if (!hope_ || turn == kTurns) return left;
-      last_ = count_;
-      tau_ = vmax(add_down_lanes<T>(tau_, step_), low_);
-      pass(false);
+      climb();
     }
   }
 
@@ -122,6 +123,12 @@ class Group {
   static constexpr int kTurns = 24;  // climbs before a row is given up
 
   Vec<T> between(Vec<T> t) const { return select<T>((t > low_) & (t < top_), t, low_); }
+
+  void climb() {
+    last_ = count_;
+    tau_ = between(add_down_lanes<T>(tau_, step_));
+    pass(false);
+  }
 
   void pass(bool ahead) {
     const Above<T> found = layout_.above(tau_, hope_, ahead);
@@ -143,6 +150,8 @@ class ByRow {
   static constexpr int W = kWidth<T>;
 
  public:
+  static constexpr bool kWrittenTogether = false;
+
   // `n` rows; those that come next stand `ahead` entries on, and are asked for in time.
   ByRow(const T* const* rows, int n, int64_t K, int64_t ahead)
       : rows_(rows), n_(n), K_(K), whole_(K / W * W), ahead_(ahead), far_(K > kNear), tail_(last_lanes<T>(int(K - whole_))) {

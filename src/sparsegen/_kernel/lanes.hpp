@@ -108,6 +108,8 @@ class ByLane {
   static constexpr int W = kWidth<T>;
 
  public:
+  static constexpr bool kWrittenTogether = true;  // a wrong set in one row has all of them written again: a third pass pays
+
   ByLane(const T* const* rows, int n, int64_t K, T* lanes) : n_(n), K_(K), lanes_(lanes) {
     const T* all[W];
     for (int i = 0; i < W; ++i) all[i] = rows[i < n ? i : 0];
