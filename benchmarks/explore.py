@@ -45,7 +45,13 @@ def main() -> None:
         file.write_text(page(), encoding="utf-8")
         flags = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
         browser = playwright.chromium.launch(executable_path=shutil.which("chromium"), args=flags)
-        result = {"versions": versions(), "browser": browser.version, "bytes": file.stat().st_size, "turns": TURNS, "maps": {}}
+        result = {
+            "versions": versions(),
+            "browser": browser.version,
+            "bytes": file.stat().st_size,
+            "turns": TURNS,
+            "maps": {},
+        }
         result["maps"] = {name: times(browser, file, name) for name in MAPS}
         browser.close()
     worst = max(v for found in result["maps"].values() for key, v in found.items() if key != "load_ms")

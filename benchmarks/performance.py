@@ -89,7 +89,7 @@ def others(maps: dict[str, Any]) -> Iterator[str]:
     yield table(["", "times as fast"], rows)
     small = maps["small_calls"]
     yield "\nA call on a 1 x 32 tensor over torch.softmax's own:\n"
-    rows = [[name, number(value), number(small["ratio_grad"][f"{name}_grad"])]
+    rows = [[name, number(value), number(small["ratio_grad"][name])]
             for name, value in small["ratio"].items() if name != "softmax"]  # fmt: skip
     yield table(["", "without gradients", "with"], rows)
     yield "\nPeak memory of a forward call, in outputs:\n"
@@ -147,7 +147,9 @@ answer gets no time:
         wrong,
         gate(maps),
         "\n## Corners\n", *others(maps),
-        "\n## Scaling\n", *scaling(scales),
+        "\n## Scaling\n",
+        "![Time over torch.softmax's against K, rows and support](figures/scaling.png)",
+        *scaling(scales),
     ]  # fmt: skip
     return "\n".join(parts) + "\n"
 

@@ -62,6 +62,17 @@ def test_results_named_in_the_documents_exist():
         assert (found.get("machine") or found["versions"])["sparsegen"]
 
 
+def test_the_page_of_performance_is_made_of_the_results():
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        import performance
+    finally:
+        sys.path.pop(0)
+    maps, scaling = (json.loads((ROOT / "results" / f"{name}.json").read_text()) for name in ("maps", "scaling"))
+    page = performance.page(maps, scaling)
+    assert (ROOT / "docs" / "performance.md").read_text() == page, "run: python benchmarks/performance.py"
+
+
 def test_the_tour_shows_every_map_with_its_support_and_threshold():
     result = CliRunner().invoke(app, ["tour", "--seconds", "0"])
     assert result.exit_code == 0, result.output
