@@ -7,9 +7,10 @@
 
 namespace sparsegen::SPARSEGEN_ISA {
 
-// W rows, of at least kTile entries each, to K x W.
+// W rows, of at least kTile entries each, to K x W. With `ahead` it asks for the entries that many on: eight short streams
+// side by side are more than the hardware foresees.
 template <class T>
-inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
+inline void to_lanes(const T* const* rows, int64_t K, T* lanes, int64_t ahead = 0) {
   constexpr int W = kWidth<T>, B = kTile<T>;
   for (int64_t k = 0; k < K; k += B) {
     const int64_t from = std::min<int64_t>(k, K - B);  // the last tile overlaps the one before
@@ -18,6 +19,7 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
       for (int i = 0; i < B; ++i) tile.load(i, rows[w + i] + from);
       tile.transpose();
       for (int i = 0; i < B; ++i) tile.store(i, lanes + (from + i) * W + w);
+      for (int i = 0; ahead && i < B; ++i) prefetch(rows[w + i] + from + ahead);
     }
   }
 }
@@ -25,7 +27,7 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
 // K x W to W rows; rows that are null are left out. f(at, new) gives the vector `at` entries in, `new` the first time it is
 // asked for it.
 template <class T, class F>
-inline void from_lanes(int64_t K, T* const* rows, F&& f) {
+inline void from_lanes(int64_t K, T* const* rows, F&& f, int64_t ahead = 0) {
   constexpr int W = kWidth<T>, B = kTile<T>;
   for (int64_t k = 0; k < K; k += B) {
     const int64_t from = std::min<int64_t>(k, K - B);
@@ -35,6 +37,8 @@ inline void from_lanes(int64_t K, T* const* rows, F&& f) {
       tile.transpose();
       for (int i = 0; i < B; ++i)
         if (rows[i]) tile.store(i, rows[i] + from);
+      for (int i = 0; ahead && i < B; ++i)
+        if (rows[i]) prefetch_to_write(rows[i] + from + ahead);
     } else {
       T block[B * W];
       for (int i = 0; i < B; ++i) store(block + i * W, f((from + i) * W, from + i >= k));
@@ -113,7 +117,7 @@ class ByLane {
   ByLane(const T* const* rows, int n, int64_t K, T* lanes) : n_(n), K_(K), lanes_(lanes) {
     const T* all[W];
     for (int i = 0; i < W; ++i) all[i] = rows[i < n ? i : 0];
-    to_lanes(all, K, lanes);
+    to_lanes(all, K, lanes, ahead());
   }
 
   // Four chains of additions here and below: with fewer, each waits for the one before.
@@ -174,11 +178,13 @@ class ByLane {
       const Mask<T> on = d > error;
       if (first) n -= on;
       return keep<T>(on, d) * scale;
-    });
+    }, ahead());
     return sure | lane_bits<T>(__builtin_convertvector(n, Vec<T>) == load(recipe.count));
   }
 
  private:
+  int64_t ahead() const { return K_ < 32 ? 0 : 2 * W * K_; }  // shorter rows make one stream
+
   int n_;
   int64_t K_;
   T* lanes_;
