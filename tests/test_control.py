@@ -45,6 +45,16 @@ def test_exactly_k_in_every_attainable_case(classes, digits, dtype):
     np.testing.assert_array_equal(sizes_of(sgt.sparsegen_lin(tensor, lam=lam)), k[can])
 
 
+def test_calibration_stays_within_what_can_be():
+    z = np.random.default_rng(0).normal(size=(50, 8))
+    lam = sg.calibrate([z], mean_support=1)
+    assert lam < 1
+    np.testing.assert_array_equal(sizes_of(sg.sparsegen_lin(z, lam=lam)), 1)
+    with pytest.raises(ValueError, match=r"mean_support must be .*from 1 to 8.*got 0.5"):
+        sg.calibrate([z], mean_support=0.5)
+    assert sg.calibrate([z], density=1 / 8) == lam
+
+
 @pytest.mark.parametrize("ties", ["below", "above"])
 def test_ties_go_to_the_wished_side(ties):
     z = rows_with_ties(3, 60, 6, 0, np.float64)

@@ -271,6 +271,21 @@ def test_a_state_is_shared_by_its_link(visit, file):
 
 
 @browsers.in_browser
+def test_a_page_opens_at_the_state_it_was_written_with(browser, tmp_path):
+    path = tmp_path / "page.html"
+    path.write_text(explore.page(explore.state("2 1 0.5", "sparsegen-sq", q=2.0)), encoding="utf-8")
+    page = browser.new_page()
+    page.goto(path.as_uri())
+    assert shown_scores(page) == [2, 1, 0.5]
+    assert page.input_value("#q-number") == "2"
+    assert page.locator("#chosen-title").inner_text() == "sparsegen-sq"
+    page.goto(path.as_uri() + "#z=3,1")  # an address goes first
+    page.reload()
+    assert shown_scores(page) == [3, 1]
+    page.close()
+
+
+@browsers.in_browser
 def test_a_bad_link_is_told_and_the_rest_of_it_used(visit):
     page = visit({"z": "1,2,oops", "lam": "5", "q": "0.25", "map": "<img src=x onerror=alert(1)>"})
     said = page.locator("#notice").inner_text()
@@ -319,7 +334,7 @@ def test_the_command_writes_the_page_and_opens_it(command, tmp_path):
     done, opened = command("--scores", "1.2, 0.9", "--lam", "0.25", "--mapping", "sparsemax")
     path = tmp_path / "sparsegen-explore.html"
     assert done.exit_code == 0
-    assert path.read_text(encoding="utf-8") == explore.page()
+    assert path.read_text(encoding="utf-8") == explore.page({"z": "1.2,0.9", "map": "sparsemax", "lam": "0.25"})
     assert opened == [f"{path.as_uri()}#z=1.2%2C0.9&map=sparsemax&lam=0.25"]
 
 
@@ -337,8 +352,9 @@ def test_the_command_can_leave_the_browser_alone(command, tmp_path):
         (("--q", "-0.5"), "q must be at least 0"),
         (("--temperature", "inf"), "temperature must be above 0 and finite"),
         (("--mapping", "soft"), "mapping must be one of 'sparsemax'"),
-        (("--scores", "1"), "scores must be 2 to 12 finite numbers"),
-        (("--scores", "1,x"), "scores must be 2 to 12 finite numbers"),
+        (("--scores", "1"), "scores must be 2 to 12 numbers"),
+        (("--scores", "1e7,1"), "from -1e+06 to 1e+06"),
+        (("--scores", "1,x"), "scores must be 2 to 12 numbers"),
     ],
 )
 def test_the_command_refuses_what_cannot_be_shown(command, tmp_path, words, said):

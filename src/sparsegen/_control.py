@@ -104,7 +104,8 @@ def _settle(k: np.ndarray, rooms: _Rooms, ties: str) -> np.ndarray:
         )
         if ties == "raise" or not fit:
             near = ", ".join(map(str, sizes[:8])) + (", ..." if len(sizes) > 8 else "")
-            _checks.fail(ValueError, f"k for {rooms.row(int(i))}", f"one of {near}, as entries tie", int(k[i]))
+            side = "" if ties == "raise" else f" and none is {ties}"
+            _checks.fail(ValueError, f"k for {rooms.row(int(i))}", f"one of {near}, as entries tie{side}", int(k[i]))
         k[i] = fit[0]
     return k
 
@@ -261,11 +262,12 @@ def calibrate(
     name, wished = ("mean_support", mean_support) if density is None else ("density", density)
     counts = np.zeros((HIGHEST - LOWEST) * BINS_AN_OCTAVE + 2)
     rows = 0
-    most = 0.0
+    least = most = 0.0
     for batch in scores_iterable:
         rooms = _rooms(batch, axis, None)
         share = np.ones(len(rooms.n)) if density is None else 1 / rooms.n
         rows += len(rooms.n)
+        least += float(share.sum())
         most += float((rooms.n * share).sum())
         c, weight = rooms.c.ravel(), np.repeat(share, rooms.c.shape[1])
         real = np.isfinite(c)
@@ -274,9 +276,10 @@ def calibrate(
         counts += np.bincount(np.clip(bins, 0, len(counts) - 1).astype(np.int64), weight[real], len(counts))
     if rows == 0:
         _checks.fail(ValueError, "scores_iterable", "at least one row", "none")
-    target = _wished(name, wished, 0.0, most / rows)
+    target = _wished(name, wished, least / rows, most / rows)
     reached = np.cumsum(counts)[:-1] / rows  # with a radius at the upper edge of each bin
-    at = int(np.abs(reached - target).argmin())
+    away = np.abs(reached - target)
+    at = int(np.flatnonzero(away == away.min())[-1])  # of equally good radii the largest: the smallest are too near 0
     return 1 - 2.0 ** (LOWEST + at / BINS_AN_OCTAVE)
 
 

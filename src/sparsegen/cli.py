@@ -244,7 +244,7 @@ def explore(
         from sparsegen.experiments.results import write_text
 
         shown = pages.state(scores, mapping, lam=lam, q=q, temperature=temperature)
-        write_text(out, pages.page())
+        write_text(out, pages.page(shown))
         link = pages.address(out, shown)
         opened = show and webbrowser.open(link)
         typer.echo(f"wrote {out}" if opened else f"wrote {out}; open it in a browser: {link}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import json
 import math
 from collections.abc import Callable
@@ -24,8 +25,10 @@ def _row(row: Map) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def page() -> str:
+def page(shown: dict[str, str] | None = None) -> str:
     """Return the page: HTML, style, script and the table of maps in one text that needs nothing else.
+
+    It opens at the :func:`state` `shown`, unless its address says otherwise.
 
     Examples
     --------
@@ -37,10 +40,11 @@ def page() -> str:
     for name in ("page.css", "maps.js", "page.js"):
         text = text.replace(f"/*{{{name}}}*/", files.joinpath(name).read_text(encoding="utf-8"))
     table = json.dumps([_row(row) for row in MAPS.values()]).replace("<", "\\u003c")  # a script must not end in it
+    text = text.replace("{start}", html.escape(urlencode(shown or {})))
     return text.replace("/*{table}*/", table).replace("<!--{version}-->", sparsegen.__version__)
 
 
-LEAST, MOST = 2, 12  # scores the page has room for
+LEAST, MOST, LARGEST = 2, 12, 1e6  # scores the page has room for
 CONTROLS: dict[str, tuple[str, Callable[[float], bool]]] = {
     "lam": ("below 1", lambda v: v < 1),
     "q": ("at least 0", lambda v: v >= 0),
@@ -60,6 +64,7 @@ def state(scores: str | None = None, mapping: str | None = None, **controls: flo
     if scores is not None:
         found["z"] = ",".join(map(repr, _scores(scores)))
     if mapping is not None:
+        mapping = mapping.replace("-", "_")  # as the paper spells them
         if mapping not in MAPS:
             fail(ValueError, "mapping", "one of " + ", ".join(map(repr, MAPS)), repr(mapping))
         found["map"] = mapping
@@ -73,12 +78,12 @@ def state(scores: str | None = None, mapping: str | None = None, **controls: flo
 
 
 def _scores(text: str) -> list[float]:
-    condition = f"{LEAST} to {MOST} finite numbers, separated by commas or spaces"
+    condition = f"{LEAST} to {MOST} numbers from -{LARGEST:g} to {LARGEST:g}, separated by commas or spaces"
     try:
         scores = [float(word) for word in text.replace(",", " ").split()]
     except ValueError:
         fail(ValueError, "scores", condition, repr(text))
-    if not LEAST <= len(scores) <= MOST or not all(map(math.isfinite, scores)):
+    if not LEAST <= len(scores) <= MOST or not all(abs(score) <= LARGEST for score in scores):
         fail(ValueError, "scores", condition, repr(text))
     return scores
 

@@ -38,7 +38,7 @@
   function fromAddress(hash) {
     const given = new URLSearchParams(hash.replace(/^#/, "")), refused = [];
     const z = numbers(given.get("z") ?? "");
-    if (given.has("z")) goodScores(z) ? (state.z = z) : refused.push(`z = ${given.get("z")}`);
+    if (given.has("z")) goodScores(z) ? (state.z = z) : refused.push(`z = ${given.get("z")} (two to twelve numbers up to a million)`);
     for (const [name, good] of Object.entries(GOOD)) {
       if (!given.has(name)) continue;
       const value = number(given.get(name));
@@ -166,7 +166,7 @@
     });
     $("band").replaceChildren(picture);
     $("band").setAttribute("aria-label", outside ? `${title(map)} is not defined here` : `Nonzeros of ${title(map)}: ${texts.join(", ")}`);
-    $("band").title = $("band").getAttribute("aria-label");
+    $("band-help").textContent = outside ? "" : `Nonzeros of ${title(map)} by λ`;
   }
 
   // ---- the maps, as cards ---------------------------------------------------------------------------------------------
@@ -423,7 +423,7 @@
     setTimeout(() => { $("copy").textContent = "Copy"; }, 1500);
   }
 
-  fromAddress(location.hash);
+  fromAddress(location.hash || document.body.dataset.start);
   fit();
   buildMaps();
   connect();
