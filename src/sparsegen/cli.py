@@ -206,8 +206,8 @@ def report(
         from sparsegen import report as reports
 
         found, others = reports.read(results)
-        for path in others:
-            typer.echo(f"{path} is left out: it is no Result")
+        if others:
+            typer.echo(f"left out, as they hold no experiment: {', '.join(path.name for path in others)}")
         reports.write(found, out)
         typer.echo(f"wrote {out}")
 
