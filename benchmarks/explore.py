@@ -5,7 +5,6 @@ Each time is from an event to the end of what it makes the page draw. Writes res
 
 from __future__ import annotations
 
-import json
 import shutil
 import statistics
 import tempfile
@@ -15,7 +14,7 @@ from typing import Any
 from playwright.sync_api import sync_playwright
 
 from sparsegen._maps import MAPS
-from sparsegen.experiments.results import versions
+from sparsegen.experiments.results import to_json, versions, write_text
 from sparsegen.explore import address, page
 
 RESULTS = Path(__file__).parents[1] / "results"
@@ -58,7 +57,7 @@ def main() -> None:
     for name, found in result["maps"].items():
         print(f"{name:24}", "  ".join(f"{key} {value:.0f}" for key, value in found.items()))
     print(f"{result['bytes']} bytes; the slowest answer took {worst:.0f} ms")
-    (RESULTS / "explore.json").write_text(json.dumps(result | {"worst_ms": worst}, indent=1) + "\n")
+    write_text(RESULTS / "explore.json", to_json(result | {"worst_ms": worst}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,7 @@ from typing import Any
 
 from sparsegen.bench.peers import verdict_text
 from sparsegen.bench.show import number
+from sparsegen.experiments.results import write_text
 
 ROOT = Path(__file__).resolve().parents[1]
 OURS = "sparsegen"
@@ -156,7 +157,7 @@ answer gets no time:
 
 def main() -> None:
     maps, scales = (json.loads((ROOT / "results" / f"{name}.json").read_text()) for name in ("maps", "scaling"))
-    (ROOT / "docs" / "performance.md").write_text(page(maps, scales))
+    write_text(ROOT / "docs" / "performance.md", page(maps, scales))
 
 
 if __name__ == "__main__":

@@ -348,9 +348,9 @@ def test_the_command_can_leave_the_browser_alone(command, tmp_path):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--lam", "1"), "lam must be below 1"),
-        (("--q", "-0.5"), "q must be at least 0"),
-        (("--temperature", "inf"), "temperature must be above 0 and finite"),
+        (("--lam", "1"), "lam must be a number below 1"),
+        (("--q", "-0.5"), "q must be a number at least 0"),
+        (("--temperature", "inf"), "temperature must be a positive, finite number"),
         (("--mapping", "soft"), "mapping must be one of 'sparsemax'"),
         (("--scores", "1"), "scores must be 2 to 12 numbers"),
         (("--scores", "1e7,1"), "from -1e+06 to 1e+06"),

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -57,31 +56,17 @@ class SpeedRow(NamedTuple):
         return self.sparsegen_us / self.softmax_us
 
 
-def _medians(calls: Sequence[Callable[[], Any]], seconds: float) -> list[float]:
-    times: list[list[float]] = [[] for _ in calls]
-    end = time.perf_counter() + seconds
-    while time.perf_counter() < end or len(times[0]) < 5:
-        for call, spent in zip(calls, times):
-            start = time.perf_counter()
-            call()
-            spent.append(time.perf_counter() - start)
-    return [float(np.median(spent)) * 1e6 for spent in times]
-
-
 def speed_rows(seconds: float = 1.0) -> Iterator[SpeedRow]:
     """sparsegen-lin beside torch.softmax on N(0, 1) scores, with `lam` for about five nonzeros a row."""
-    import torch
-
     import sparsegen.torch as sgt
+    from sparsegen.bench.inputs import lam_of, scores
+    from sparsegen.bench.measure import interleaved, torch_threads
 
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        for (rows, n), radius in zip(SHAPES, (3.5, 1.41, 1.03)):
-            x = torch.randn(rows, n, generator=torch.Generator().manual_seed(0))
-            support = float((sgt.project(x, radius) > 0).sum(-1).double().mean())
-            calls = [partial(sgt.sparsegen_lin, x, lam=1 - radius), partial(torch.softmax, x, -1)]
-            ours, softmax = _medians(calls, seconds)
-            yield SpeedRow(rows, n, support, ours, softmax)
-    finally:
-        torch.set_num_threads(threads)
+    with torch_threads(1):
+        for rows, n in SHAPES:
+            x = scores(rows, n)
+            lam = lam_of(x, "sparse")
+            support = float((sgt.sparsegen_lin(x, lam=lam) > 0).sum(-1).double().mean())
+            ours, softmax = partial(sgt.sparsegen_lin, x, lam=lam), partial(x.softmax, -1)
+            times = interleaved({"sparsegen": ours, "softmax": softmax}, seconds)
+            yield SpeedRow(rows, n, support, times["sparsegen"]["median_us"], times["softmax"]["median_us"])

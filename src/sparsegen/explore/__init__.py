@@ -5,13 +5,13 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlencode
 
 import sparsegen
+from sparsegen import _checks
 from sparsegen._checks import fail
 from sparsegen._maps import MAPS, Map
 
@@ -45,11 +45,8 @@ def page(shown: dict[str, str] | None = None) -> str:
 
 
 LEAST, MOST, LARGEST = 2, 12, 1e6  # scores the page has room for
-CONTROLS: dict[str, tuple[str, Callable[[float], bool]]] = {
-    "lam": ("below 1", lambda v: v < 1),
-    "q": ("at least 0", lambda v: v >= 0),
-    "temperature": ("above 0 and finite", lambda v: 0 < v < math.inf),
-}
+# An infinite temperature has no place on its slider.
+CONDITIONS = {**_checks.CONDITIONS, "temperature": ("a positive, finite number", lambda v: 0 < v < math.inf)}
 
 
 def state(scores: str | None = None, mapping: str | None = None, **controls: float | None) -> dict[str, str]:
@@ -69,11 +66,8 @@ def state(scores: str | None = None, mapping: str | None = None, **controls: flo
             fail(ValueError, "mapping", "one of " + ", ".join(map(repr, MAPS)), repr(mapping))
         found["map"] = mapping
     for name, value in controls.items():
-        condition, good = CONTROLS[name]
-        if value is not None and not good(value):
-            fail(ValueError, name, condition, value)
         if value is not None:
-            found[name] = str(value)
+            found[name] = str(_checks.control_number(name, value, CONDITIONS))
     return found
 
 
