@@ -18,11 +18,13 @@ template <class T>
 struct LaneRadii {
   T r[kWidth<T>], scale[kWidth<T>];
   unsigned plain = 0;
-  void set(int i, double radius) {
-    const bool ok = plain_radius<T>(radius);
-    r[i] = ok ? T(radius) : T(1);
-    scale[i] = ok ? T(1 / radius) : T(1);
-    plain = (plain & ~(1u << i)) | unsigned(ok) << i;
+  __attribute__((noinline)) void set(const double* radius, int n) {
+    plain = 0;
+    for (int i = 0; i < n; ++i) {
+      const bool ok = plain_radius<T>(radius[i]);
+      r[i] = ok ? T(radius[i]) : T(1), scale[i] = ok ? T(1 / radius[i]) : T(1);
+      plain |= unsigned(ok) << i;
+    }
   }
 };
 
@@ -168,8 +170,12 @@ class ByRow {
   Above<T> above(Vec<T> tau, unsigned rows, bool ahead) {
     alignas(kVectorBytes) T at[W];
     store(at, tau);
-    for (int i = 0; i < n_; ++i)
-      if (rows >> i & 1) ahead ? sum_over<true>(rows_[i], at[i], i) : sum_over<false>(rows_[i], at[i], i);
+    for (int i = 0; i < n_; ++i) {
+      if (!(rows >> i & 1)) continue;
+      if (!ahead) sum_over<false, false>(rows_[i], at[i], i);
+      else if (far_) sum_over<true, true>(rows_[i], at[i], i);
+      else sum_over<true, false>(rows_[i], at[i], i);
+    }
     return {fold_rows<T, Sum>(sum_), fold_rows<T, Sum>(count_)};
   }
 
@@ -194,73 +200,74 @@ class ByRow {
 
   void look_at(const T* x, int i) {
     Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, q0{}, q1{};
-    int64_t k = 0;
-    for (; k + 2 * W <= K_; k += 2 * W) {
-      const Vec<T> v0 = load(x + k), v1 = load(x + k + W);
-      t0 = vmax(v0, t0), s0 += v0, q0 = fma(v0, v0, q0);
-      t1 = vmax(v1, t1), s1 += v1, q1 = fma(v1, v1, q1);
-    }
-    if (k < whole_) {
-      const Vec<T> v = load(x + k);
+    const T *const end = x + whole_, *const last = x + K_ - W;
+    for (const T* stop = x + whole_ / (4 * W) * (4 * W); x != stop; x += 4 * W)
+      for (int j = 0; j < 4 * W; j += 2 * W) {
+        const Vec<T> v0 = load(x + j), v1 = load(x + j + W);
+        t0 = vmax(v0, t0), s0 += v0, q0 = fma(v0, v0, q0);
+        t1 = vmax(v1, t1), s1 += v1, q1 = fma(v1, v1, q1);
+      }
+    for (; x != end; x += W) {
+      const Vec<T> v = load(x);
       t0 = vmax(v, t0), s0 += v, q0 = fma(v, v, q0);
     }
     if (whole_ < K_) {
-      const Vec<T> v = load(x + K_ - W), part = keep<T>(tail_, v);
+      const Vec<T> v = load(last), part = keep<T>(tail_, v);
       t1 = vmax(v, t1), s1 += part, q1 = fma(part, part, q1);
     }
     top_[i] = vmax(t0, t1), sum_[i] = s0 + s1, squares_[i] = q0 + q1;
   }
 
-  template <bool ahead>
+  // The excess is summed as min(tau - x, 0), which takes x from memory without an instruction to load it.
+  template <bool ahead, bool far>
   void sum_over(const T* x, T tau, int i) {
     const Vec<T> t = splat(tau), zero{};
     Vec<T> s0{}, s1{}, s2{}, s3{};
     Mask<T> n0{}, n1{};
-    int64_t k = 0;
-    for (; k + 4 * W <= K_; k += 4 * W) {
-      const Vec<T> d0 = load(x + k) - t, d1 = load(x + k + W) - t;
-      const Vec<T> d2 = load(x + k + 2 * W) - t, d3 = load(x + k + 3 * W) - t;
-      s0 += vmax(d0, zero), n0 -= d0 > zero;
-      s1 += vmax(d1, zero), n1 -= d1 > zero;
-      s2 += vmax(d2, zero), n0 -= d2 > zero;
-      s3 += vmax(d3, zero), n1 -= d3 > zero;
-      for (int j = 0; ahead && j < 4 * W; j += 64 / int(sizeof(T)))
-        far_ ? prefetch_far(x + k + j + ahead_) : prefetch(x + k + j + ahead_);
+    const T *const end = x + whole_, *const last = x + K_ - W;
+    const int64_t next = ahead_;
+    for (const T* stop = x + whole_ / (4 * W) * (4 * W); x != stop; x += 4 * W) {
+      const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
+      s0 += vmin(d0, zero), n0 += d0 < zero;
+      s1 += vmin(d1, zero), n1 += d1 < zero;
+      s2 += vmin(d2, zero), n0 += d2 < zero;
+      s3 += vmin(d3, zero), n1 += d3 < zero;
+      for (int j = 0; ahead && j < 4 * W; j += kLine<T>) far ? prefetch_far(x + j + next) : prefetch(x + j + next);
     }
-    for (; k < whole_; k += W) {
-      const Vec<T> d = load(x + k) - t;
-      s0 += vmax(d, zero), n0 -= d > zero;
+    for (; x != end; x += W) {
+      const Vec<T> d = t - load(x);
+      s0 += vmin(d, zero), n0 += d < zero;
     }
     if (whole_ < K_) {
-      const Vec<T> d = keep<T>(tail_, load(x + K_ - W) - t);
-      s1 += vmax(d, zero), n1 -= d > zero;
+      const Vec<T> d = keep<T>(tail_, t - load(last));
+      s1 += vmin(d, zero), n1 += d < zero;
     }
-    sum_[i] = (s0 + s1) + (s2 + s3), count_[i] = __builtin_convertvector(n0 + n1, Vec<T>);
+    sum_[i] = -((s0 + s1) + (s2 + s3)), count_[i] = __builtin_convertvector(-(n0 + n1), Vec<T>);
   }
 
   template <bool stream>
   int64_t write_row(const T* x, T tau, T rest, T error, T scale, T* p) const {
-    const Vec<T> t = splat(tau), c = splat(rest), e = splat(error), s = splat(scale), last = load(x + K_ - W);
+    const Vec<T> t = splat(tau), c = splat(rest), e = splat(-error), s = splat(-scale), last = load(x + K_ - W);
     Mask<T> n0{}, n1{};
-    int64_t k = 0;
-    for (; k + 2 * W <= K_; k += 2 * W) {
-      const Vec<T> d0 = (load(x + k) - t) - c, d1 = (load(x + k + W) - t) - c;
-      const Mask<T> on0 = d0 > e, on1 = d1 > e;
-      n0 -= on0, n1 -= on1;
-      put<stream>(p + k, keep<T>(on0, d0) * s), put<stream>(p + k + W, keep<T>(on1, d1) * s);
-      for (int j = 0; !stream && j < 2 * W; j += 64 / int(sizeof(T))) prefetch_to_write(p + k + j + ahead_);
+    const T* const end = x + whole_;
+    T* const last_p = p + K_ - W;
+    const int64_t next = ahead_;
+    const auto one = [&](const T* x, T* p, Mask<T>& n) {
+      const Vec<T> d = (t - load(x)) + c;
+      const Mask<T> on = d < e;
+      n += on, put<stream>(p, keep<T>(on, d * s));
+    };
+    for (const T* stop = x + whole_ / (4 * W) * (4 * W); x != stop; x += 4 * W, p += 4 * W) {
+      one(x, p, n0), one(x + W, p + W, n1), one(x + 2 * W, p + 2 * W, n0), one(x + 3 * W, p + 3 * W, n1);
+      for (int j = 0; !stream && j < 4 * W; j += kLine<T>) prefetch_to_write(p + j + next);
     }
-    if (k < whole_) {
-      const Vec<T> d = (load(x + k) - t) - c;
-      const Mask<T> on = d > e;
-      n0 -= on, put<stream>(p + k, keep<T>(on, d) * s);
-    }
+    for (; x != end; x += W, p += W) one(x, p, n0);
     if (whole_ < K_) {  // overlaps the vector before it
-      const Vec<T> d = (last - t) - c;
-      const Mask<T> on = d > e;
-      n1 -= on & tail_, store(p + K_ - W, keep<T>(on, d) * s);
+      const Vec<T> d = (t - last) + c;
+      const Mask<T> on = d < e;
+      n1 += on & tail_, store(last_p, keep<T>(on, d * s));
     }
-    return lanes_sum(n0 + n1);
+    return -lanes_sum(n0 + n1);
   }
 
   int64_t count_of(const T* x, T tau, T rest, T error) const {

@@ -24,30 +24,35 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes, int64_t ahead = 
   }
 }
 
-// K x W to W rows; rows that are null are left out. f(at, new) gives the vector `at` entries in, `new` the first time it is
-// asked for it.
+// K x W to those of W rows that are `wanted`, one bit each. f(at, new) gives the vector `at` entries in, `new` the first time
+// it is asked for it.
 template <class T, class F>
-inline void from_lanes(int64_t K, T* const* rows, F&& f, int64_t ahead = 0) {
+inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f, int64_t ahead = 0) {
   constexpr int W = kWidth<T>, B = kTile<T>;
+  const bool all = wanted == (1u << W) - 1;
+  const auto put_tile = [&](const Tile<T>& tile, int w, int64_t from) {
+    if (all)
+      for (int i = 0; i < B; ++i) tile.store(i, rows[w + i] + from);
+    else
+      for (int i = 0; i < B; ++i)
+        if (wanted >> (w + i) & 1) tile.store(i, rows[w + i] + from);
+    for (int i = 0; ahead && i < B; ++i)
+      if (wanted >> (w + i) & 1) prefetch_to_write(rows[w + i] + from + ahead);
+  };
   for (int64_t k = 0; k < K; k += B) {
     const int64_t from = std::min<int64_t>(k, K - B);
+    Tile<T> tile;
     if constexpr (W == B) {
-      Tile<T> tile;
       for (int i = 0; i < B; ++i) tile.set(i, f((from + i) * W, from + i >= k));
       tile.transpose();
-      for (int i = 0; i < B; ++i)
-        if (rows[i]) tile.store(i, rows[i] + from);
-      for (int i = 0; ahead && i < B; ++i)
-        if (rows[i]) prefetch_to_write(rows[i] + from + ahead);
+      put_tile(tile, 0, from);
     } else {
       T block[B * W];
       for (int i = 0; i < B; ++i) store(block + i * W, f((from + i) * W, from + i >= k));
       for (int w = 0; w < W; w += B) {
-        Tile<T> tile;
         for (int i = 0; i < B; ++i) tile.load(i, block + i * W + w);
         tile.transpose();
-        for (int i = 0; i < B; ++i)
-          if (rows[w + i]) tile.store(i, rows[w + i] + from);
+        put_tile(tile, w, from);
       }
     }
   }
@@ -114,10 +119,10 @@ class ByLane {
  public:
   static constexpr bool kWrittenTogether = true;  // a wrong set in one row has all of them written again: a third pass pays
 
-  ByLane(const T* const* rows, int n, int64_t K, T* lanes) : n_(n), K_(K), lanes_(lanes) {
+  ByLane(const T* const* rows, int n, int64_t K, T* lanes) : K_(K), lanes_(lanes) {
     const T* all[W];
-    for (int i = 0; i < W; ++i) all[i] = rows[i < n ? i : 0];
-    to_lanes(all, K, lanes, ahead());
+    for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0];
+    to_lanes(n < W ? all : rows, K, lanes, ahead());
   }
 
   // Four chains of additions here and below: with fewer, each waits for the one before.
@@ -150,34 +155,39 @@ class ByLane {
       Vec<T> s0{}, s1{}, s2{}, s3{};
       const int64_t turns = std::min<int64_t>(kFold, (end - x) / (4 * W));
       for (const T* stop = x + turns * 4 * W; x != stop; x += 4 * W) {
-        const Vec<T> d0 = load(x) - tau, d1 = load(x + W) - tau;
-        const Vec<T> d2 = load(x + 2 * W) - tau, d3 = load(x + 3 * W) - tau;
-        s0 += vmax(d0, zero), n0 -= d0 > zero;
-        s1 += vmax(d1, zero), n1 -= d1 > zero;
-        s2 += vmax(d2, zero), n0 -= d2 > zero;
-        s3 += vmax(d3, zero), n1 -= d3 > zero;
+        const Vec<T> d0 = tau - load(x), d1 = tau - load(x + W), d2 = tau - load(x + 2 * W), d3 = tau - load(x + 3 * W);
+        s0 += vmin(d0, zero), n0 += d0 < zero;
+        s1 += vmin(d1, zero), n1 += d1 < zero;
+        s2 += vmin(d2, zero), n0 += d2 < zero;
+        s3 += vmin(d3, zero), n1 += d3 < zero;
       }
       sum += (s0 + s1) + (s2 + s3);
     }
     for (; x < end; x += W) {
-      const Vec<T> d = load(x) - tau;
-      sum += vmax(d, zero), n0 -= d > zero;
+      const Vec<T> d = tau - load(x);
+      sum += vmin(d, zero), n0 += d < zero;
     }
-    return {sum, __builtin_convertvector(n0 + n1, Vec<T>)};
+    return {-sum, __builtin_convertvector(-(n0 + n1), Vec<T>)};
   }
 
   // See ByRow::write(). The scores are kept, so a row written wrong is written again.
   template <bool>
   unsigned write(unsigned rows, unsigned sure, const Recipe<T>& recipe, T* const* dst) const {
-    const Vec<T> tau = load(recipe.tau), rest = load(recipe.rest), error = load(recipe.error), scale = load(recipe.scale);
-    T* to[W];
-    for (int i = 0; i < W; ++i) to[i] = i < n_ && rows >> i & 1 ? dst[i] : nullptr;
+    const Vec<T> tau = load(recipe.tau), rest = load(recipe.rest), error = -load(recipe.error), scale = -load(recipe.scale);
+    const T* const lanes = lanes_;
+    const auto probability = [=](int64_t at, auto&& count) {
+      const Vec<T> d = (tau - load(lanes + at)) + rest;
+      const Mask<T> on = d < error;
+      count(on);
+      return keep<T>(on, d * scale);
+    };
+    if ((rows & ~sure) == 0) {
+      from_lanes<T>(K_, dst, rows, [=](int64_t at, bool) { return probability(at, [](Mask<T>) {}); }, ahead());
+      return sure;
+    }
     Mask<T> n{};
-    from_lanes<T>(K_, to, [&](int64_t at, bool first) {
-      const Vec<T> d = (load(lanes_ + at) - tau) - rest;
-      const Mask<T> on = d > error;
-      if (first) n -= on;
-      return keep<T>(on, d) * scale;
+    from_lanes<T>(K_, dst, rows, [&](int64_t at, bool first) {
+      return probability(at, [&](Mask<T> on) { if (first) n -= on; });
     }, ahead());
     return sure | lane_bits<T>(__builtin_convertvector(n, Vec<T>) == load(recipe.count));
   }
@@ -185,7 +195,6 @@ class ByLane {
  private:
   int64_t ahead() const { return K_ < 32 ? 0 : 2 * W * K_; }  // shorter rows make one stream
 
-  int n_;
   int64_t K_;
   T* lanes_;
 };
@@ -196,8 +205,7 @@ inline void vjp_lanes(const T* const* p, const T* const* v, Vec<T> scale, int n,
                       T* along) {
   constexpr int W = kWidth<T>;
   const T *ps[W], *vs[W];
-  T* out[W];
-  for (int i = 0; i < W; ++i) ps[i] = p[i < n ? i : 0], vs[i] = v[i < n ? i : 0], out[i] = i < n ? g[i] : nullptr;
+  for (int i = 0; i < W; ++i) ps[i] = p[i < n ? i : 0], vs[i] = v[i < n ? i : 0];
   T *lp = lanes, *lv = lanes + K * W;
   to_lanes(ps, K, lp);
   to_lanes(vs, K, lv);
@@ -216,7 +224,7 @@ inline void vjp_lanes(const T* const* p, const T* const* v, Vec<T> scale, int n,
     store(lv + k, w * scale + nan);
   }
   if (along) store(along, wp + nan);
-  from_lanes<T>(K, out, [&](int64_t at, bool) { return load(lv + at); });
+  from_lanes<T>(K, g, (1u << n) - 1, [&](int64_t at, bool) { return load(lv + at); });
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

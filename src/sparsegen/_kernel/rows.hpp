@@ -51,6 +51,21 @@ inline int64_t offset(const Job& job, const Strides& strides, int64_t row) {
   return row / job.inner * strides.outer + row % job.inner * strides.inner;
 }
 
+// Where rows [row, row + n) of an array stand: in the array itself, or (`direct` false) in the slots.
+template <class T, class S>
+inline void find_rows(const Job& job, S* x, const Strides& strides, int64_t row, int n, bool direct, T* slots, int64_t stride,
+                      T** at) {
+  if (!direct) {
+    for (int i = 0; i < n; ++i) at[i] = slots + i * stride;
+  } else if (job.inner == 1) {
+    T* const first = (T*)(x + row * strides.outer);
+    const int64_t step = strides.outer;
+    for (int i = 0; i < n; ++i) at[i] = first + i * step;
+  } else {
+    for (int i = 0; i < n; ++i) at[i] = (T*)(x + offset(job, strides, row + i));
+  }
+}
+
 // Rows [row, row + n) into `rows`, widened; entry by entry across the rows where they are not contiguous.
 template <class S, class T>
 inline void load_rows(const Job& job, const S* x, const Strides& strides, int64_t row, int n, const Scratch<T>& s) {
@@ -133,7 +148,7 @@ class Together {
   }
 
   void set_radii(int i) {
-    for (int j = 0; r_ && j < std::min(W, n_ - i); ++j) radii_.set(j, r_[i + j]);
+    if (r_) radii_.set(r_ + i, std::min(W, n_ - i));
   }
 
   template <class G>
@@ -193,20 +208,17 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const bool rule = job.rule != Rule::given || job.radius_per_row;
   double r[kGroup], threshold[kGroup];
   std::fill_n(r, kGroup, job.radius[0]);
-  for (int i = 0; i < kWidth<T>; ++i) radii.set(i, job.radius[0]);
+  radii.set(r, kWidth<T>);
   for (int64_t row = begin; row < end; row += kGroup) {
     const int n = int(std::min<int64_t>(kGroup, end - row));
     const T* src[kGroup];
     T* dst[kGroup];
     if (!read) load_rows(job, x, job.xs, row, n, s);
-    for (int i = 0; i < n; ++i) {
-      T* slot = s.rows + i * s.stride;
-      if (job.mask) hide_masked(job, row + i, slot);
-      if (K > job.K) std::fill(slot + job.K, slot + K, -kInf<T>);
-      src[i] = read ? reinterpret_cast<const T*>(x + offset(job, job.xs, row + i)) : slot;
-      dst[i] = write ? reinterpret_cast<T*>(p + offset(job, job.ps, row + i)) : slot;
-      if (rule) r[i] = find_radius(job, row + i, src[i]);
-    }
+    for (int i = 0; job.mask && i < n; ++i) hide_masked(job, row + i, s.rows + i * s.stride);
+    for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
+    find_rows<const T>(job, x, job.xs, row, n, read, s.rows, s.stride, src);
+    find_rows(job, p, job.ps, row, n, write, s.rows, s.stride, dst);
+    for (int i = 0; rule && i < n; ++i) r[i] = find_radius(job, row + i, src[i]);
     project_group(job, r, src, n, K, dst, radii, s, threshold);
     if (job.support)
       for (int i = 0; i < n; ++i)
@@ -274,12 +286,9 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
       load_rows(job, p, job.strides, row, n, s);
       load_rows(job, v, job.strides, row, n, upper);
     }
-    for (int i = 0; i < n; ++i) {
-      const int64_t at = direct ? offset(job, job.strides, row + i) : 0;
-      pi[i] = direct ? reinterpret_cast<const T*>(p + at) : s.rows + i * s.stride;
-      vi[i] = direct ? reinterpret_cast<const T*>(v + at) : upper.rows + i * s.stride;
-      gi[i] = direct ? reinterpret_cast<T*>(grad + at) : upper.rows + i * s.stride;
-    }
+    find_rows<const T>(job, p, job.strides, row, n, direct, s.rows, s.stride, pi);
+    find_rows<const T>(job, v, job.strides, row, n, direct, upper.rows, s.stride, vi);
+    find_rows(job, grad, job.strides, row, n, direct, upper.rows, s.stride, gi);
     vjp_group(job, row, pi, vi, n, gi, scale, s, job.grad_radius ? along : nullptr);
     for (int i = 0; job.grad_radius && i < n; ++i) {
       const double r = job.radius_of(row + i);

@@ -24,6 +24,8 @@ namespace sparsegen::SPARSEGEN_ISA {
 inline constexpr int kUnroll = 4;
 template <class T>
 inline constexpr int kStep = kUnroll * kWidth<T>;  // entries a loop turn handles
+template <class T>
+inline constexpr int kLine = 64 / int(sizeof(T));  // entries of a cache line
 inline constexpr int64_t kFold = 16;               // turns after which a partial sum joins the total
 
 // Running total of many partial sums: double for float, compensated for double.
@@ -64,7 +66,8 @@ struct Excess {
   int64_t count;  // of x > tau
 };
 
-// `steps` steps from `x`: excess over `t` added to `total`, and the number of entries above it to `count`.
+// `steps` steps from `x`: excess over `t` added to `total`, and minus the number of entries above it to `count`. The excess is
+// summed as min(t - x, 0), which takes x from memory without an instruction to load it.
 // With `ahead` it asks for the entries that many on: the row that comes next.
 template <bool ahead, class T>
 inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Mask<T>& count, int64_t on = 0) {
@@ -76,14 +79,14 @@ inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Mas
     const int64_t turns = std::min(steps, kFold);
     steps -= turns;
     for (const T* end = x + turns * kStep<T>; x != end; x += kStep<T>) {
-      const Vec<T> d0 = load(x) - t, d1 = load(x + W) - t, d2 = load(x + 2 * W) - t, d3 = load(x + 3 * W) - t;
-      s0 += vmax(d0, zero), n0 -= d0 > zero;
-      s1 += vmax(d1, zero), n1 -= d1 > zero;
-      s2 += vmax(d2, zero), n2 -= d2 > zero;
-      s3 += vmax(d3, zero), n3 -= d3 > zero;
-      for (int j = 0; ahead && j < kStep<T>; j += 64 / int(sizeof(T))) prefetch_far(x + j + on);
+      const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
+      s0 += vmin(d0, zero), n0 += d0 < zero;
+      s1 += vmin(d1, zero), n1 += d1 < zero;
+      s2 += vmin(d2, zero), n2 += d2 < zero;
+      s3 += vmin(d3, zero), n3 += d3 < zero;
+      for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) prefetch_far(x + j + on);
     }
-    total.add(lanes_sum((s0 + s1) + (s2 + s3)));
+    total.add(-lanes_sum((s0 + s1) + (s2 + s3)));
   }
   count = (n0 + n1) + (n2 + n3);
 }
@@ -95,7 +98,7 @@ inline Excess excess(const Row<T>& row, T tau, int64_t ahead = 0) {
   if (ahead) add_excess<true>(row.x, row.full, splat(tau), total, count, ahead);
   else add_excess<false>(row.x, row.full, splat(tau), total, count);
   if (row.steps > row.full) add_excess<false>(row.tail, 1, splat(tau), total, count);
-  return {total.value(), lanes_sum(count)};
+  return {total.value(), -lanes_sum(count)};
 }
 
 template <class T>
@@ -202,11 +205,12 @@ inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& a
     const int64_t turns = std::min(steps, R);
     steps -= turns;
     Vec<T> m0 = splat(-kInf<T>), m1 = m0, s0{}, s1{}, q0{}, q1{};
-    for (const T* end = x + turns * kStep<T>; x != end; x += 2 * W) {
-      const Vec<T> v0 = load(x), v1 = load(x + W);
-      m0 = vmax(v0, m0), s0 += v0, q0 += v0 * v0;
-      m1 = vmax(v1, m1), s1 += v1, q1 += v1 * v1;
-    }
+    for (const T* end = x + turns * kStep<T>; x != end; x += kStep<T>)
+      for (int j = 0; j < kStep<T>; j += 2 * W) {
+        const Vec<T> v0 = load(x + j), v1 = load(x + j + W);
+        m0 = vmax(v0, m0), s0 += v0, q0 = fma(v0, v0, q0);
+        m1 = vmax(v1, m1), s1 += v1, q1 = fma(v1, v1, q1);
+      }
     m0 = vmax(m0, m1);
     if (maxima) store(maxima, m0), maxima += W;
     top = vmax(m0, top), sum += s0 + s1, squares += q0 + q1;
@@ -263,22 +267,24 @@ inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out) {
 template <class T>
 inline constexpr T kRounding = 2 * std::numeric_limits<T>::epsilon();
 
-// Writes the probabilities of `steps` steps: x - tau - rest over r where that is above the rounding error, else 0. Adds the
-// number of those above to `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on.
-template <bool stream, class T>
-inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p, Mask<T>& count,
-                        int64_t ahead = 0) {
+// Writes the probabilities of `steps` steps: x - tau - rest over r where that is above the rounding error, else 0. Takes the
+// number of those above from `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on.
+template <bool stream, bool ahead, class T>
+inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p, Mask<T>& count, int64_t on = 0) {
   constexpr int W = kWidth<T>;
-  const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(1 / r));
-  const Vec<T> error = splat(T(kRounding<T> * r / double(cut.count)));
-  for (const T* end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>)
-    for (int j = 0; j < kStep<T>; j += W) {
-      const Vec<T> d = (load(x + j) - tau) - rest;
-      const Mask<T> on = d > error;
-      count -= on;
-      put<stream>(p + j, keep<T>(on, d) * scale);
-      if (ahead && !stream) prefetch_to_write(p + j + ahead);
-    }
+  const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(-1 / r));
+  const Vec<T> error = splat(-T(kRounding<T> * r / double(cut.count)));
+  Mask<T> n0 = count, n1{};
+  const auto one = [&](int at, Mask<T>& n) {
+    const Vec<T> d = (tau - load(x + at)) + rest;
+    const Mask<T> in = d < error;
+    n += in, put<stream>(p + at, keep<T>(in, d * scale));
+  };
+  for (const T* end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>) {
+    one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
+    for (int j = 0; ahead && !stream && j < kStep<T>; j += kLine<T>) prefetch_to_write(p + j + on);
+  }
+  count = n0 + n1;
 }
 
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
@@ -287,24 +293,26 @@ template <bool stream, class T>
 inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p) {
   Mask<T> count{};
   if (!maxima) {
-    write_steps<stream>(row.x, row.full, cut, r, p, count, K);
+    write_steps<stream, true>(row.x, row.full, cut, r, p, count, K);
   } else {
+    constexpr int64_t block = kBlock * kStep<T>;
     const Vec<T> bound = splat(cut.rest < 0 ? -kInf<T> : cut.tau);
-    for (int64_t from = 0; from < row.full; from += kBlock, maxima += kWidth<T>) {
-      const int64_t n = std::min(kBlock, row.full - from), at = from * kStep<T>;
-      if (lane_bits<T>(load(maxima) > bound)) write_steps<stream>(row.x + at, n, cut, r, p + at, count);
+    const T *x = row.x, *const end = x + row.full * kStep<T>;
+    const bool soon = K <= kSoonLimit;
+    for (T* out = p; end - x >= block; x += block, out += block, maxima += kWidth<T>) {
+      if (lane_bits<T>(load(maxima) > bound)) write_steps<stream, false>(x, kBlock, cut, r, out, count);
       else
-        for (int64_t i = at; i < at + n * kStep<T>; i += kWidth<T>) put<stream>(p + i, Vec<T>{});
-      for (int64_t i = at + K; K <= kSoonLimit && i < at + K + n * kStep<T>; i += 64 / int64_t(sizeof(T)))
-        prefetch_far(row.x + i);
+        for (int i = 0; i < block; i += kWidth<T>) put<stream>(out + i, Vec<T>{});
+      for (int i = 0; soon && i < block; i += kLine<T>) prefetch_far(x + i + K);
     }
+    write_steps<stream, false>(x, (end - x) / kStep<T>, cut, r, p + (x - row.x), count);
   }
   if (row.steps > row.full) {
     T last[kStep<T>];
-    write_steps<false>(row.tail, 1, cut, r, last, count);
+    write_steps<false, false>(row.tail, 1, cut, r, last, count);
     std::copy_n(last, K - row.full * kStep<T>, p + row.full * kStep<T>);
   }
-  return lanes_sum(count);
+  return -lanes_sum(count);
 }
 
 // Radii between which arithmetic in T neither overflows nor loses digits to underflow.
