@@ -7,10 +7,9 @@
 
 namespace sparsegen::SPARSEGEN_ISA {
 
-// W rows, of at least kTile entries each, to K x W. With `ahead` it asks for the entries that many on: eight short streams
-// side by side are more than the hardware foresees.
+// W rows, of at least kTile entries each, to K x W.
 template <class T>
-inline void to_lanes(const T* const* rows, int64_t K, T* lanes, int64_t ahead = 0) {
+inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
   constexpr int W = kWidth<T>, B = kTile<T>;
   for (int64_t k = 0; k < K; k += B) {
     const int64_t from = std::min<int64_t>(k, K - B);  // the last tile overlaps the one before
@@ -19,13 +18,12 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes, int64_t ahead = 
       for (int i = 0; i < B; ++i) tile.load(i, rows[w + i] + from);
       tile.transpose();
       for (int i = 0; i < B; ++i) tile.store(i, lanes + (from + i) * W + w);
-      for (int i = 0; ahead && i < B; ++i) prefetch(rows[w + i] + from + ahead);
     }
   }
 }
 
 // K x W to those of W rows that are `wanted`, one bit each. f(at, new) gives the vector `at` entries in, `new` the first time
-// it is asked for it.
+// it is asked for it. With `ahead` it asks for the memory that many entries on.
 template <class T, class F>
 inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f, int64_t ahead = 0) {
   constexpr int W = kWidth<T>, B = kTile<T>;
@@ -36,11 +34,10 @@ inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f, int64_
     else
       for (int i = 0; i < B; ++i)
         if (wanted >> (w + i) & 1) tile.store(i, rows[w + i] + from);
-    for (int i = 0; ahead && i < B; ++i)
-      if (wanted >> (w + i) & 1) prefetch_to_write(rows[w + i] + from + ahead);
   };
   for (int64_t k = 0; k < K; k += B) {
     const int64_t from = std::min<int64_t>(k, K - B);
+    for (int j = 0; ahead && j < B * W; j += kLine<T>) prefetch_to_write(rows[0] + ahead + k * W + j);
     Tile<T> tile;
     if constexpr (W == B) {
       for (int i = 0; i < B; ++i) tile.set(i, f((from + i) * W, from + i >= k));
@@ -119,10 +116,10 @@ class ByLane {
  public:
   static constexpr bool kWrittenTogether = true;  // a wrong set in one row has all of them written again: a third pass pays
 
-  ByLane(const T* const* rows, int n, int64_t K, T* lanes) : K_(K), lanes_(lanes) {
+  ByLane(const T* const* rows, int n, int64_t K, T* lanes) : next_(rows[0] + ahead(K)), K_(K), lanes_(lanes) {
     const T* all[W];
     for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0];
-    to_lanes(n < W ? all : rows, K, lanes, ahead());
+    to_lanes(n < W ? all : rows, K, lanes);
   }
 
   // Four chains of additions here and below: with fewer, each waits for the one before.
@@ -146,7 +143,8 @@ class ByLane {
     return sort_if_short<T>(K_, lanes_, r, all, tau, count);
   }
 
-  Above<T> above(Vec<T> tau, unsigned, bool) const {
+  // With `soon` it asks for the rows that come next: eight short streams side by side are more than the hardware foresees.
+  Above<T> above(Vec<T> tau, unsigned, bool soon) const {
     const Vec<T> zero{};
     Vec<T> sum{};
     Mask<T> n0{}, n1{};
@@ -160,6 +158,7 @@ class ByLane {
         s1 += vmin(d1, zero), n1 += d1 < zero;
         s2 += vmin(d2, zero), n0 += d2 < zero;
         s3 += vmin(d3, zero), n1 += d3 < zero;
+        for (int j = 0; soon && j < 4 * W; j += kLine<T>) prefetch(next_ + (x - lanes_) + j);
       }
       sum += (s0 + s1) + (s2 + s3);
     }
@@ -182,19 +181,20 @@ class ByLane {
       return keep<T>(on, d * scale);
     };
     if ((rows & ~sure) == 0) {
-      from_lanes<T>(K_, dst, rows, [=](int64_t at, bool) { return probability(at, [](Mask<T>) {}); }, ahead());
+      from_lanes<T>(K_, dst, rows, [=](int64_t at, bool) { return probability(at, [](Mask<T>) {}); }, ahead(K_));
       return sure;
     }
     Mask<T> n{};
     from_lanes<T>(K_, dst, rows, [&](int64_t at, bool first) {
       return probability(at, [&](Mask<T> on) { if (first) n -= on; });
-    }, ahead());
+    }, ahead(K_));
     return sure | lane_bits<T>(__builtin_convertvector(n, Vec<T>) == load(recipe.count));
   }
 
  private:
-  int64_t ahead() const { return K_ < 32 ? 0 : 2 * W * K_; }  // shorter rows make one stream
+  static int64_t ahead(int64_t K) { return K < 32 ? 0 : 2 * W * K; }  // shorter rows make one stream
 
+  const T* next_;
   int64_t K_;
   T* lanes_;
 };
