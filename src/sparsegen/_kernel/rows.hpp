@@ -6,7 +6,6 @@
 
 #include "job.hpp"
 #include "group.hpp"
-#include "lanes.hpp"
 #include "storage.hpp"
 #include "vjp.hpp"
 

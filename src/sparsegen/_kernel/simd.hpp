@@ -335,32 +335,32 @@ struct Larger {
   }
 };
 
-// Folds each of W vectors into one lane of the result.
-template <class T, class Op>
-inline Vec<T> fold_rows(const Vec<T>* rows) {
+// Folds each of W vectors, of numbers or of masks, into one lane of the result.
+template <class T, class Op, class V>
+inline V fold_rows(const V* rows) {
 #if defined(__AVX2__) && !defined(__AVX512F__)
   if constexpr (sizeof(T) == 4) {
-    const auto pair = [](Vec<T> a, Vec<T> b) {
+    const auto pair = [](V a, V b) {
       const __m256 even = _mm256_shuffle_ps((__m256)a, (__m256)b, 0x88), odd = _mm256_shuffle_ps((__m256)a, (__m256)b, 0xDD);
-      return Op::of((Vec<T>)even, (Vec<T>)odd);
+      return Op::of((V)even, (V)odd);
     };
-    const Vec<T> a = pair(pair(rows[0], rows[1]), pair(rows[2], rows[3]));
-    const Vec<T> b = pair(pair(rows[4], rows[5]), pair(rows[6], rows[7]));
-    return Op::of((Vec<T>)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20),
-                  (Vec<T>)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31));
+    const V a = pair(pair(rows[0], rows[1]), pair(rows[2], rows[3]));
+    const V b = pair(pair(rows[4], rows[5]), pair(rows[6], rows[7]));
+    return Op::of((V)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20),
+                  (V)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31));
   } else {
-    const auto pair = [](Vec<T> a, Vec<T> b) {
+    const auto pair = [](V a, V b) {
       const __m256d even = _mm256_unpacklo_pd((__m256d)a, (__m256d)b), odd = _mm256_unpackhi_pd((__m256d)a, (__m256d)b);
-      return Op::of((Vec<T>)even, (Vec<T>)odd);
+      return Op::of((V)even, (V)odd);
     };
-    const Vec<T> a = pair(rows[0], rows[1]), b = pair(rows[2], rows[3]);
-    return Op::of((Vec<T>)_mm256_permute2f128_pd((__m256d)a, (__m256d)b, 0x20),
-                  (Vec<T>)_mm256_permute2f128_pd((__m256d)a, (__m256d)b, 0x31));
+    const V a = pair(rows[0], rows[1]), b = pair(rows[2], rows[3]);
+    return Op::of((V)_mm256_permute2f128_pd((__m256d)a, (__m256d)b, 0x20),
+                  (V)_mm256_permute2f128_pd((__m256d)a, (__m256d)b, 0x31));
   }
 #else
-  Vec<T> found{};
+  V found{};
   for (int i = 0; i < kWidth<T>; ++i) {
-    T lanes[kWidth<T>];
+    typename std::remove_reference<decltype(found[0])>::type lanes[kWidth<T>];
     std::memcpy(lanes, &rows[i], sizeof lanes);
     for (int w = kWidth<T> / 2; w > 0; w /= 2)
       for (int j = 0; j < w; ++j) lanes[j] = Op::of(lanes[j], lanes[j + w]);
@@ -368,6 +368,12 @@ inline Vec<T> fold_rows(const Vec<T>* rows) {
   }
   return found;
 #endif
+}
+
+// The same of masks that count down: how many each has counted.
+template <class T>
+inline Vec<T> fold_counts(const Mask<T>* rows) {
+  return __builtin_convertvector(-fold_rows<T, Sum>(rows), Vec<T>);
 }
 
 #if defined(__AVX2__)

@@ -1,0 +1,310 @@
+// How a group sees its rows: one by one where they stand (ByRow), or transposed, K x W (ByLane).
+#pragma once
+
+#include "lanes.hpp"
+
+namespace sparsegen::SPARSEGEN_ISA {
+
+// What a layout's first look at its rows finds.
+template <class T>
+struct Look {
+  Vec<T> top, sum, squares;
+};
+
+// What a pass over tau finds: the excess over it, the number of entries above it.
+template <class T>
+struct Above {
+  Vec<T> sum, count;
+};
+
+// How the probabilities of a set of `count` entries are made: [x - tau - rest]_+ * scale, 0 up to the rounding error.
+template <class T>
+struct Recipe {
+  alignas(kVectorBytes) T tau[kWidth<T>], rest[kWidth<T>], error[kWidth<T>], scale[kWidth<T>], count[kWidth<T>];
+  Recipe(Vec<T> t, Vec<T> c, Vec<T> e, Vec<T> s, Vec<T> n) {
+    store(tau, t), store(rest, c), store(error, e), store(scale, s), store(count, n);
+  }
+};
+
+// n <= W rows where they stand, of at least W entries.
+template <class T>
+class ByRow {
+  static constexpr int W = kWidth<T>;
+
+ public:
+  static constexpr bool kWrittenTogether = false;
+
+  // `n` rows; those that come next stand `ahead` entries on, and are asked for in time.
+  ByRow(const T* const* rows, int n, int64_t K, int64_t ahead)
+      : rows_(rows), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, ahead, last_lanes<T>(int(K % W))}, far_(K > kNear) {
+    for (int i = n; i < W; ++i) sum_[i] = squares_[i] = Vec<T>{}, count_[i] = Mask<T>{};
+  }
+
+  Look<T> look() {
+    const Shape shape = shape_;
+    T heads[W][kHeads];
+    const T* from[W];
+    for (int i = 0; i < W; ++i) from[i] = heads[i < n_ ? i : 0];
+    for (int i = 0; i < n_; ++i) look_at(shape, rows_[i], heads[i], sum_[i], squares_[i]);
+    to_lanes(from, kHeads, heads_);
+    Vec<T> top = load(heads_);
+    for (int i = 1; i < kHeads; ++i) top = vmax(load(heads_ + i * W), top);
+    return {top, fold_rows<T, Sum>(sum_), fold_rows<T, Sum>(squares_)};
+  }
+
+  // A place to start from. The largest entries of parts of a row, its heads, are a subset of it: their threshold bounds the
+  // row's from below, and where few heads are above it, it is closer than the guess.
+  Vec<T> start(Vec<T> r, Vec<T> spread, Vec<T> guess) const {
+    const Mask<T> sparse = r < spread * T(4);
+    if (!lane_bits<T>(sparse)) return guess;
+    Vec<T> head[kHeads], bound, count;
+    for (int i = 0; i < kHeads; ++i) head[i] = load(heads_ + i * W);
+    sorted_cut<kHeads, T>(head, r, bound, count);
+    return select<T>(sparse & (count <= splat(T(kHeads * 3 / 4))), bound, guess);
+  }
+
+  bool sorted(Vec<T>, Look<T>&, Vec<T>&, Vec<T>&) { return false; }
+
+  Above<T> above(Vec<T> tau, unsigned rows, bool ahead) {
+    if (!ahead) sum_over<false, false>(tau, rows);
+    else if (far_) sum_over<true, true>(tau, rows);
+    else sum_over<true, false>(tau, rows);
+    return {-fold_rows<T, Sum>(sum_), fold_counts<T>(count_)};
+  }
+
+  // Returns the rows that are done: those with as many probabilities as the set has entries, and the `sure` ones.
+  template <bool stream>
+  unsigned write(unsigned rows, unsigned sure, const Recipe<T>& recipe, T* const* dst) const {
+    const Shape shape = shape_;
+    Mask<T> count[W] = {};
+    for (int i = 0; i < n_; ++i) {
+      if (!(rows >> i & 1)) continue;
+      const T* x = rows_[i];
+      // A row that is written over itself must be right the first time.
+      if (x == dst[i] && !(sure >> i & 1) && T(count_of(x, recipe, i)) != recipe.count[i]) continue;
+      count[i] = write_row<stream>(shape, x, recipe, i, dst[i]);
+    }
+    return sure | lane_bits<T>(fold_counts<T>(count) == load(recipe.count));
+  }
+
+ private:
+  static constexpr int kHeads = W < 8 ? 2 * W : W;
+  static constexpr int64_t kNear = 128;  // longer rows fill the first cache: what comes next is brought to the second
+
+  struct Shape {  // copied where it is used: what is written could be part of the original, for all the compiler knows
+    int64_t K, whole, steps, ahead;  // entries: all, in whole vectors, in whole steps; and to the rows that come next
+    Mask<T> tail;                    // the lanes of the last W entries that whole vectors have not covered
+  };
+
+  static void look_at(const Shape& shape, const T* x, T* heads, Vec<T>& sum, Vec<T>& squares) {
+    Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, q0{}, q1{};
+    const T *const end = x + shape.whole, *const last = x + shape.K - W;
+    for (const T* stop = x + shape.steps; x != stop; x += kStep<T>)
+      for (int j = 0; j < kStep<T>; j += 2 * W) {
+        const Vec<T> v0 = load(x + j), v1 = load(x + j + W);
+        t0 = vmax(v0, t0), s0 += v0, q0 = fma(v0, v0, q0);
+        t1 = vmax(v1, t1), s1 += v1, q1 = fma(v1, v1, q1);
+      }
+    for (; x != end; x += W) {
+      const Vec<T> v = load(x);
+      t0 = vmax(v, t0), s0 += v, q0 = fma(v, v, q0);
+    }
+    if (shape.whole < shape.K) {
+      const Vec<T> v = load(last), part = keep<T>(shape.tail, v);
+      t1 = vmax(v, t1), s1 += part, q1 = fma(part, part, q1);
+    }
+    sum = s0 + s1, squares = q0 + q1;
+    if constexpr (kHeads == W) store(heads, vmax(t0, t1));
+    else store(heads, t0), store(heads + W, t1);
+  }
+
+  // Minus the excess, and minus the number of entries above. The excess is summed as min(tau - x, 0), which takes x from
+  // memory without an instruction to load it.
+  template <bool ahead, bool far>
+  void sum_over(Vec<T> tau, unsigned rows) {
+    alignas(kVectorBytes) T at[W];
+    store(at, tau);
+    const Shape shape = shape_;
+    const Vec<T> zero{};
+    for (int i = 0; i < n_; ++i) {
+      if (!(rows >> i & 1)) continue;
+      const Vec<T> t = splat(at[i]);
+      Vec<T> s0{}, s1{}, s2{}, s3{};
+      Mask<T> n0{}, n1{};
+      const T *x = rows_[i], *const end = x + shape.whole, *const last = x + shape.K - W;
+      for (const T* stop = x + shape.steps; x != stop; x += kStep<T>) {
+        const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
+        s0 += vmin(d0, zero), n0 += d0 < zero;
+        s1 += vmin(d1, zero), n1 += d1 < zero;
+        s2 += vmin(d2, zero), n0 += d2 < zero;
+        s3 += vmin(d3, zero), n1 += d3 < zero;
+        for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) {
+          if (far) prefetch_far(x + j + shape.ahead);
+          else prefetch(x + j + shape.ahead);
+        }
+      }
+      for (; x != end; x += W) {
+        const Vec<T> d = t - load(x);
+        s0 += vmin(d, zero), n0 += d < zero;
+      }
+      if (shape.whole < shape.K) {
+        const Vec<T> d = keep<T>(shape.tail, t - load(last));
+        s1 += vmin(d, zero), n1 += d < zero;
+      }
+      sum_[i] = (s0 + s1) + (s2 + s3), count_[i] = n0 + n1;
+    }
+  }
+
+  // Returns minus the number of probabilities, lanes not yet folded.
+  template <bool stream>
+  static Mask<T> write_row(const Shape& shape, const T* x, const Recipe<T>& recipe, int i, T* p) {
+    const Vec<T> tau = splat(recipe.tau[i]), rest = splat(recipe.rest[i]);
+    const Vec<T> error = splat(-recipe.error[i]), scale = splat(-recipe.scale[i]), last = load(x + shape.K - W);
+    Mask<T> n0{}, n1{};
+    const auto probability = [=](Vec<T> v, Mask<T>& n, Mask<T> counted) {
+      const Vec<T> d = (tau - v) + rest;
+      const Mask<T> on = d < error;
+      n += on & counted;
+      return keep<T>(on, d * scale);
+    };
+    const auto one = [&](int at, Mask<T>& n) { put<stream>(p + at, probability(load(x + at), n, ~Mask<T>{})); };
+    const T* const end = x + shape.whole;
+    for (const T* stop = x + shape.steps; x != stop; x += kStep<T>, p += kStep<T>) {
+      one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
+      for (int j = 0; !stream && j < kStep<T>; j += kLine<T>) prefetch_to_write(p + j + shape.ahead);
+    }
+    for (; x != end; x += W, p += W) one(0, n0);
+    // Overlaps the vector before it.
+    if (shape.whole < shape.K) store(p + (shape.K - shape.whole) - W, probability(last, n1, shape.tail));
+    return n0 + n1;
+  }
+
+  int64_t count_of(const T* x, const Recipe<T>& recipe, int i) const {
+    const Vec<T> tau = splat(recipe.tau[i]), rest = splat(recipe.rest[i]), error = splat(-recipe.error[i]);
+    Mask<T> n{};
+    for (int64_t k = 0; k < shape_.whole; k += W) n -= (tau - load(x + k)) + rest < error;
+    if (shape_.whole < shape_.K) n -= ((tau - load(x + shape_.K - W)) + rest < error) & shape_.tail;
+    return lanes_sum(n);
+  }
+
+  const T* const* rows_;
+  int n_;
+  Shape shape_;
+  bool far_;
+  Vec<T> sum_[W], squares_[W];  // of each row, lanes not yet folded
+  Mask<T> count_[W];
+  alignas(kVectorBytes) T heads_[kHeads * W];
+};
+
+template <int N, class T>
+inline void sort_whole(const T* lanes, Vec<T> r, Look<T>& all, Vec<T>& tau, Vec<T>& count) {
+  Vec<T> v[N];
+  all.sum = Vec<T>{};
+  for (int k = 0; k < N; ++k) v[k] = load(lanes + k * kWidth<T>), all.sum += v[k];
+  sorted_cut<N, T>(v, r, tau, count);
+  all.top = v[0];
+}
+
+inline constexpr int kSortLimit = 16;
+
+template <class T, int N = kTile<T>>
+inline bool sort_if_short(int64_t K, const T* lanes, Vec<T> r, Look<T>& all, Vec<T>& tau, Vec<T>& count) {
+  if constexpr (N > kSortLimit) return false;
+  else if (K == N) return sort_whole<N, T>(lanes, r, all, tau, count), true;
+  else return sort_if_short<T, N + 1>(K, lanes, r, all, tau, count);
+}
+
+// W rows of K >= kTile entries, transposed into `lanes`.
+template <class T>
+class ByLane {
+  static constexpr int W = kWidth<T>;
+
+ public:
+  static constexpr bool kWrittenTogether = true;  // a wrong set in one row has all of them written again: a third pass pays
+
+  ByLane(const T* const* rows, int n, int64_t K, T* lanes) : next_(rows[0] + ahead(K)), K_(K), lanes_(lanes) {
+    const T* all[W];
+    for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0];
+    to_lanes(n < W ? all : rows, K, lanes);
+  }
+
+  // Four chains of additions here and below: with fewer, each waits for the one before.
+  Look<T> look() const {
+    Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, s2{}, s3{}, q0{}, q1{}, q2{}, q3{};
+    const T *x = lanes_, *const end = x + K_ * W;
+    for (; x + 4 * W <= end; x += 4 * W) {
+      const Vec<T> v0 = load(x), v1 = load(x + W), v2 = load(x + 2 * W), v3 = load(x + 3 * W);
+      t0 = vmax(v0, t0), t1 = vmax(v1, t1), t0 = vmax(v2, t0), t1 = vmax(v3, t1);
+      s0 += v0, s1 += v1, s2 += v2, s3 += v3;
+      q0 = fma(v0, v0, q0), q1 = fma(v1, v1, q1), q2 = fma(v2, v2, q2), q3 = fma(v3, v3, q3);
+    }
+    for (; x < end; x += W) {
+      const Vec<T> v = load(x);
+      t0 = vmax(v, t0), s0 += v, q0 = fma(v, v, q0);
+    }
+    return {vmax(t0, t1), (s0 + s1) + (s2 + s3), (q0 + q1) + (q2 + q3)};
+  }
+
+  Vec<T> start(Vec<T>, Vec<T>, Vec<T> guess) const { return guess; }
+
+  bool sorted(Vec<T> r, Look<T>& all, Vec<T>& tau, Vec<T>& count) const {
+    return sort_if_short<T>(K_, lanes_, r, all, tau, count);
+  }
+
+  // With `soon` it asks for the rows that come next: eight short streams side by side are more than the hardware foresees.
+  Above<T> above(Vec<T> tau, unsigned, bool soon) const {
+    const Vec<T> zero{};
+    Vec<T> sum{};
+    Mask<T> n0{}, n1{};
+    const T *x = lanes_, *const end = x + K_ * W;
+    while (x + 4 * W <= end) {
+      Vec<T> s0{}, s1{}, s2{}, s3{};
+      const int64_t turns = std::min<int64_t>(kFold, (end - x) / (4 * W));
+      for (const T* stop = x + turns * 4 * W; x != stop; x += 4 * W) {
+        const Vec<T> d0 = tau - load(x), d1 = tau - load(x + W), d2 = tau - load(x + 2 * W), d3 = tau - load(x + 3 * W);
+        s0 += vmin(d0, zero), n0 += d0 < zero;
+        s1 += vmin(d1, zero), n1 += d1 < zero;
+        s2 += vmin(d2, zero), n0 += d2 < zero;
+        s3 += vmin(d3, zero), n1 += d3 < zero;
+        for (int j = 0; soon && j < 4 * W; j += kLine<T>) prefetch(next_ + (x - lanes_) + j);
+      }
+      sum += (s0 + s1) + (s2 + s3);
+    }
+    for (; x < end; x += W) {
+      const Vec<T> d = tau - load(x);
+      sum += vmin(d, zero), n0 += d < zero;
+    }
+    return {-sum, __builtin_convertvector(-(n0 + n1), Vec<T>)};
+  }
+
+  // See ByRow::write(). The scores are kept, so a row written wrong is written again.
+  template <bool>
+  unsigned write(unsigned rows, unsigned sure, const Recipe<T>& recipe, T* const* dst) const {
+    const Vec<T> tau = load(recipe.tau), rest = load(recipe.rest), error = -load(recipe.error), scale = -load(recipe.scale);
+    const T* const lanes = lanes_;
+    const auto probability = [=](int64_t at, auto&& count) {
+      const Vec<T> d = (tau - load(lanes + at)) + rest;
+      const Mask<T> on = d < error;
+      count(on);
+      return keep<T>(on, d * scale);
+    };
+    if ((rows & ~sure) == 0) {
+      from_lanes<T>(K_, dst, rows, [=](int64_t at, bool) { return probability(at, [](Mask<T>) {}); }, ahead(K_));
+      return sure;
+    }
+    Mask<T> n{};
+    from_lanes<T>(K_, dst, rows, [&](int64_t at, bool first) {
+      return probability(at, [&](Mask<T> on) { if (first) n -= on; });
+    }, ahead(K_));
+    return sure | lane_bits<T>(__builtin_convertvector(n, Vec<T>) == load(recipe.count));
+  }
+
+ private:
+  static int64_t ahead(int64_t K) { return K < 32 ? 0 : 2 * W * K; }  // shorter rows make one stream
+
+  const T* next_;
+  int64_t K_;
+  T* lanes_;
+};
+
+}  // namespace sparsegen::SPARSEGEN_ISA
