@@ -34,8 +34,7 @@ class Group {
   Group(Layout& layout, const LaneRadii<T>& radii, int64_t K)
       : layout_(layout), K_(K), r_(load(radii.r)), scale_(load(radii.scale)), plain_(radii.plain) {}
 
-  // The stages, to be called in this order. Calls for two groups in turn keep the processor busy: while one waits for the
-  // end of a pass, the other's is under way.
+  // The stages, to be called in this order; rows that look() has sorted need no first().
   void look() {
     Look<T> all;
     Vec<T> start;

@@ -34,9 +34,8 @@ class ByRow {
  public:
   static constexpr bool kWrittenTogether = false;
 
-  // `n` rows; those that come next stand `ahead` entries on, and are asked for in time.
-  ByRow(const T* const* rows, int n, int64_t K, int64_t ahead)
-      : rows_(rows), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, ahead, last_lanes<T>(int(K % W))}, far_(K > kNear) {
+  ByRow(const T* const* rows, int n, int64_t K)
+      : rows_(rows), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, W * K, last_lanes<T>(int(K % W))}, far_(K > kNear) {
     for (int i = n; i < W; ++i) sum_[i] = squares_[i] = Vec<T>{}, count_[i] = Mask<T>{};
   }
 
@@ -92,7 +91,7 @@ class ByRow {
   static constexpr int64_t kNear = 128;  // longer rows fill the first cache: what comes next is brought to the second
 
   struct Shape {  // copied where it is used: what is written could be part of the original, for all the compiler knows
-    int64_t K, whole, steps, ahead;  // entries: all, in whole vectors, in whole steps; and to the rows that come next
+    int64_t K, whole, steps, ahead;  // entries: all, in whole vectors, in whole steps; to the rows that come next, as a rule
     Mask<T> tail;                    // the lanes of the last W entries that whole vectors have not covered
   };
 
@@ -300,7 +299,7 @@ class ByLane {
   }
 
  private:
-  static int64_t ahead(int64_t K) { return K < 32 ? 0 : 2 * W * K; }  // shorter rows make one stream
+  static int64_t ahead(int64_t K) { return K < 32 ? 0 : W * K; }  // shorter rows make one stream
 
   const T* next_;
   int64_t K_;

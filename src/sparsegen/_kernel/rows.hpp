@@ -50,7 +50,7 @@ inline int64_t offset(const Job& job, const Strides& strides, int64_t row) {
   return row / job.inner * strides.outer + row % job.inner * strides.inner;
 }
 
-// Where rows [row, row + n) of an array stand: in the array itself, or (`direct` false) in the slots.
+// Where rows [row, row + n) of an array stand: in the array itself, or (`direct` false) in the slots. `at` has kGroup places.
 template <class T, class S>
 inline void find_rows(const Job& job, S* x, const Strides& strides, int64_t row, int n, bool direct, T* slots, int64_t stride,
                       T** at) {
@@ -59,7 +59,7 @@ inline void find_rows(const Job& job, S* x, const Strides& strides, int64_t row,
   } else if (job.inner == 1) {
     T* const first = (T*)(x + row * strides.outer);
     const int64_t step = strides.outer;
-    for (int i = 0; i < n; ++i) at[i] = first + i * step;
+    for (int i = 0; i < kGroup; ++i) at[i] = first + i * step;  // those from n on are not looked at
   } else {
     for (int i = 0; i < n; ++i) at[i] = (T*)(x + offset(job, strides, row + i));
   }
@@ -99,7 +99,7 @@ inline void hide_masked(const J& job, int64_t row, T* x) {
   for (int64_t k = 0; k < job.K; ++k) x[k] = mask[k] ? x[k] : -kInf<T>;
 }
 
-// Projects rows src[i] to dst[i], i < n, in groups of W, two groups in turn.
+// Projects rows src[i] to dst[i], i < n, in groups of W.
 template <class T>
 class Together {
   static constexpr int W = kWidth<T>;
@@ -114,46 +114,41 @@ class Together {
   unsigned run() {
     unsigned undone = 0;
     int i = 0;
-    for (; i + W < n_; i += 2 * W)
-      undone |= K_ <= kLaneLimit ? two(by_lane(i, 0), by_lane(i + W, 1), i) : two(by_row(i), by_row(i + W), i);
-    if (i < n_) undone |= K_ <= kLaneLimit ? one(by_lane(i, 0), i) : one(by_row(i), i);
+    for (; K_ <= kSortLimit && i + W < n_; i += 2 * W) undone |= two(by_lane(i, 0), by_lane(i + W, 1), i);
+    for (; i < n_; i += W) undone |= K_ <= kLaneLimit ? one(by_lane(i, 0), i) : one(ByRow<T>(src_ + i, size(i), K_), i);
     return undone;
   }
 
  private:
-  ByLane<T> by_lane(int i, int slot) {
-    return ByLane<T>(src_ + i, std::min(W, n_ - i), K_, s_.lanes + slot * K_ * W);
-  }
-  ByRow<T> by_row(int i) { return ByRow<T>(src_ + i, std::min(W, n_ - i), K_, 2 * W * K_); }
+  int size(int i) const { return std::min(W, n_ - i); }
 
-  template <class Layout>
-  unsigned two(Layout first, Layout second, int i) {
-    set_radii(i);
-    Group<T, Layout> a(first, radii_, K_);
-    set_radii(i + W);
-    Group<T, Layout> b(second, radii_, K_);
-    a.look(), b.look();
-    a.first(), b.first();
-    a.second(), b.second();
-    return write(a, i) | write(b, i + W);
+  ByLane<T> by_lane(int i, int slot) const { return ByLane<T>(src_ + i, size(i), K_, s_.lanes + slot * K_ * W); }
+
+  const LaneRadii<T>& radii(int i) {
+    if (r_) radii_.set(r_ + i, size(i));
+    return radii_;
   }
 
   template <class Layout>
   unsigned one(Layout layout, int i) {
-    set_radii(i);
-    Group<T, Layout> group(layout, radii_, K_);
+    Group<T, Layout> group(layout, radii(i), K_);
     group.look(), group.first(), group.second();
     return write(group, i);
   }
 
-  void set_radii(int i) {
-    if (r_) radii_.set(r_ + i, std::min(W, n_ - i));
+  // The shortest rows: what one group waits for at the end of each stage passes while the other's stage is under way. (Two
+  // groups of longer rows would crowd each other out of the first cache.)
+  unsigned two(ByLane<T> first, ByLane<T> second, int i) {
+    Group<T, ByLane<T>> a(first, radii(i), K_), b(second, radii(i + W), K_);
+    a.look(), b.look();
+    a.second(), b.second();
+    return write(a, i) | write(b, i + W);
   }
 
   template <class G>
   unsigned write(G& group, int i) {
-    double* threshold = threshold_ ? threshold_ + i : nullptr;
-    const unsigned rows = (1u << std::min(W, n_ - i)) - 1;
+    double* const threshold = threshold_ ? threshold_ + i : nullptr;
+    const unsigned rows = (1u << size(i)) - 1;
     if (s_.stream && K_ % W == 0 && aligned(dst_[i])) return group.template write<true>(rows, dst_ + i, threshold) << i;
     return group.template write<false>(rows, dst_ + i, threshold) << i;
   }
@@ -279,8 +274,8 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   std::fill_n(scale, kWidth<T>, vjp_scale<T>(job.radius[0]));
   for (int64_t row = begin; row < end; row += half) {
     const int n = int(std::min<int64_t>(half, end - row));
-    const T *pi[half], *vi[half];
-    T* gi[half];
+    const T *pi[kGroup], *vi[kGroup];
+    T* gi[kGroup];
     if (!direct) {
       load_rows(job, p, job.strides, row, n, s);
       load_rows(job, v, job.strides, row, n, upper);

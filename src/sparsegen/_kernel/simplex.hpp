@@ -130,15 +130,25 @@ struct Cut {
   bool sure = true;  // else the set may be wrong: it is if there are not `count` probabilities
 };
 
-// Where the threshold of K normal scores of this mean and spread would be, to within a tenth of the spread or so: the c
-// with E[Z - c]_+ = share, share = r / (K spread). Only a place to start from: a wrong guess costs passes, never digits.
-// The logarithm is read off the exponent bits, linear in between.
+// Base-2 logarithm of positive, normal numbers, to three digits.
+template <class T>
+inline Vec<T> log2_about(Vec<T> x) {
+  using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
+  constexpr int digits = std::numeric_limits<T>::digits - 1;
+  constexpr Bits bias = std::numeric_limits<T>::max_exponent - 1, fraction = (Bits(1) << digits) - 1;
+  const Mask<T> bits = (Mask<T>)x;
+  const Vec<T> m = (Vec<T>)((bits & fraction) | (bias << digits));
+  const Vec<T> log2_m = ((m * T(0.1582528) - T(1.0519088)) * m + T(3.0479569)) * m - T(2.1536667);
+  return __builtin_convertvector((bits >> digits) - bias, Vec<T>) + log2_m;
+}
+
+// Where the threshold of K normal scores of this mean and spread would be, to within a hundredth of the spread: the c with
+// E[Z - c]_+ = share, share = r / (K spread). Only a place to start from: a wrong guess costs passes, never digits.
 template <class T>
 inline Vec<T> guess(Vec<T> mean, Vec<T> spread, Vec<T> share) {
-  constexpr T one = sizeof(T) == 4 ? T(0x1p23) : T(0x1p52), bias = sizeof(T) == 4 ? T(127) : T(1023);
-  const Vec<T> y = vmax((__builtin_convertvector((Mask<T>)share, Vec<T>) / one - bias) * T(-0.6931472), Vec<T>{});
-  const Vec<T> over = share - T(0.4), right = vsqrt(y + y) - T(1.4) + y * T(0.045);
-  const Vec<T> left = T(0.399) / (T(1) + over * (T(1.725) + over * T(5.59))) - share;
+  const Vec<T> over = share - T(0.4), u = vsqrt(vmax(log2_about<T>(share) * T(-2 * 0.6931472), Vec<T>{}));
+  const Vec<T> right = ((u * T(-0.00249084) + T(0.01643293)) * u + T(1.12002204)) * u - T(1.54857073);
+  const Vec<T> left = T(0.3989) / (T(1) + over * (T(3.0085) + over * (over * T(7.8535) - T(1.3249)))) - share;
   return mean + spread * select<T>(over < Vec<T>{}, right, left);
 }
 
@@ -168,11 +178,10 @@ inline Cut<T> climb(const Row<T>& row, const Cut<T>& from, T low, double r) {
   return newton(row, std::max(add_down(from.tau, from.rest), low), low, r, from.count);
 }
 
-inline constexpr int64_t kDraftLimit = 512;    // steps of a row that is cheaper to write twice now and then than to check
 inline constexpr int64_t kAheadLimit = 49152;  // longest row that is asked for in advance: two of them fill a second cache
 
 // Two passes from a guess, the second where it leads when corrected by the curvature normal scores would have there. The set
-// that gives is right for nine rows in ten: a cut that is not sure shows when it is written.
+// that gives is right for more than nine rows in ten: a cut that is not sure shows when it is written.
 template <class T>
 inline Cut<T> draft(const Row<T>& row, T start, T low, double r, double mean, double variance, int64_t ahead) {
   const Excess e = excess(row, start, ahead);
@@ -184,7 +193,7 @@ inline Cut<T> draft(const Row<T>& row, T start, T low, double r, double mean, do
   const Excess f = excess(row, tau);
   if (f.count == 0) return newton(row, low, low, r);
   const Cut<T> cut{tau, (f.sum - r) / double(f.count), f.sum, f.count, false};
-  return row.full <= kDraftLimit && f.sum <= 2 * r ? cut : climb(row, cut, low, r);
+  return f.sum <= 2 * r ? cut : climb(row, cut, low, r);
 }
 
 inline constexpr int64_t kSoonLimit = 8192;    // the same, of rows that are asked for while the one before is written
@@ -244,7 +253,8 @@ struct Scratch {
   bool stream = false;  // the output is larger than the caches: write past them
 };
 
-// Entries above `bound`, from the blocks that hold any. `out` has room for K entries and a padding step.
+// Entries above `bound`, from the blocks that hold any, and -inf to fill the last step. `out` has room for K entries and two
+// steps. Returns their number with the filling.
 template <class T>
 inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out) {
   const Vec<T> b = splat(bound);
@@ -260,8 +270,8 @@ inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out) {
     }
   }
   const int64_t end = (n + kStep<T> - 1) / kStep<T> * kStep<T>;
-  std::fill(out + n, out + end, -kInf<T>);
-  return n;
+  for (int64_t i = n; i < end; i += kWidth<T>) store(out + i, splat(-kInf<T>));
+  return end;
 }
 
 template <class T>
