@@ -96,3 +96,18 @@ def vjp(p: np.ndarray, v: np.ndarray, r, storage: str, threads: int = 1):
         grad_radius.address, threads,
     )  # fmt: skip
     return grad.take(), grad_radius.take()
+
+
+def project_words(x: np.ndarray, r: float, storage: str, threads: int = 1):
+    """Contiguous rows (N, K). Returns p, the support as words of 32 bits, and whether a row is NaN."""
+    rows, n = x.shape
+    p, words = Output(x.shape, storage), Output((rows, (n + 31) // 32), "float32")
+    broken = _core.project_words(x.ctypes.data, p.address, words.address, STORAGE[storage], rows, n, r, threads)
+    return p.take(), words.take().view(np.uint32), broken
+
+
+def vjp_words(words: np.ndarray, v: np.ndarray, r: float, storage: str, threads: int = 1) -> np.ndarray:
+    """Gradients of contiguous rows (N, K) whose support is given as words."""
+    grad = Output(v.shape, storage)
+    _core.project_vjp_words(words.ctypes.data, v.ctypes.data, grad.address, STORAGE[storage], *v.shape, r, threads)
+    return grad.take()

@@ -16,6 +16,10 @@ def project_vjp(
 def project_vjp_rows(
     p: int, v: int, grad_x: int, storage: int, rows: int, K: int, radius: float, threads: int
 ) -> None: ...
+def project_words(x: int, p: int, words: int, storage: int, rows: int, K: int, radius: float, threads: int) -> bool: ...
+def project_vjp_words(
+    words: int, v: int, grad_x: int, storage: int, rows: int, K: int, radius: float, threads: int
+) -> None: ...
 def row_means(
     x: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int, mask: int,
     mask_row: int, mean: int, count: int, threads: int,

@@ -1,6 +1,7 @@
 // What the front ends ask of the kernel: rows of one storage type, cut out of an array of shape (outer, K, inner).
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <vector>
 
@@ -42,6 +43,8 @@ struct ProjectJob : Job {
   double* threshold;
   Rule rule = Rule::given;
   double *radius_out = nullptr, *mean_out = nullptr, *count_out = nullptr;  // what the rule found
+  uint32_t* words = nullptr;            // the support of each row as bits: see support.hpp
+  std::atomic<bool>* broken = nullptr;  // beside `words`: set if a row is NaN
 };
 
 struct VjpJob : Job {
@@ -49,6 +52,7 @@ struct VjpJob : Job {
   void* grad_x;
   Strides strides;      // of all three
   double* grad_radius;  // may be null
+  const uint32_t* words = nullptr;  // of a projection in which no row was NaN: p is not read then. Not for grad_radius
 };
 
 // Mean and number of the entries of each row that may be chosen.

@@ -112,6 +112,25 @@ static void project_vjp(uintptr_t p, uintptr_t v, uintptr_t grad_x, int storage,
   run(job, engine->vjp);
 }
 
+// The same, and the support of each row as bits: ceil(K / 32) words of 32. Returns whether a row is NaN.
+static bool project_words(uintptr_t x, uintptr_t p, uintptr_t words, int storage, int64_t rows, int64_t K, double radius,
+                          int threads) {
+  ProjectJob job{{Storage(storage), rows, K, 1, &radius, false, threads},
+                 at<void>(x), {K, 1, 0}, at<void>(p), {K, 1, 0}, nullptr, nullptr, nullptr, nullptr};
+  std::atomic<bool> broken{false};
+  job.words = at<uint32_t>(words), job.broken = &broken;
+  run(job, engine->project);
+  return broken;
+}
+
+static void project_vjp_words(uintptr_t words, uintptr_t v, uintptr_t grad_x, int storage, int64_t rows, int64_t K,
+                              double radius, int threads) {
+  VjpJob job{{Storage(storage), rows, K, 1, &radius, false, threads},
+             nullptr, at<void>(v), at<void>(grad_x), {K, 1, 0}, nullptr};
+  job.words = at<uint32_t>(words);
+  run(job, engine->vjp);
+}
+
 static void project_vjp_rows(uintptr_t p, uintptr_t v, uintptr_t grad_x, int storage, int64_t rows, int64_t K,
                              double radius, int threads) {
   VjpJob job{{Storage(storage), rows, K, 1, &radius, false, threads},
@@ -275,7 +294,9 @@ NB_MODULE(_core, m) {
   m.def("project_strided", &project_strided);
   m.def("project_mean", &project_mean);
   m.def("project_vjp", &project_vjp);
+  m.def("project_words", &project_words);
   m.def("project_vjp_rows", &project_vjp_rows);
+  m.def("project_vjp_words", &project_vjp_words);
   m.def("row_means", &row_means);
   m.def("hinge", &hinge);
   nb::class_<Found>(m, "Found").def("size", &Found::size).def("move_to", &Found::move_to);

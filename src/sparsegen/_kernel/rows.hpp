@@ -7,7 +7,7 @@
 #include "job.hpp"
 #include "group.hpp"
 #include "storage.hpp"
-#include "vjp.hpp"
+#include "support.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
 
@@ -197,7 +197,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const int64_t K = std::max<int64_t>(job.K, kTile<T>);  // shorter rows are filled up with -inf
   const bool in_place = std::is_same_v<S, T> && K == job.K;
   const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
-  s.stream = write && 2 * job.bytes() >= kStreamFrom;
+  s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written
   LaneRadii<T> radii;
   const bool rule = job.rule != Rule::given || job.radius_per_row;
   double r[kGroup], threshold[kGroup];
@@ -217,6 +217,10 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
     if (job.support)
       for (int i = 0; i < n; ++i)
         job.support[row + i] = std::count_if(dst[i], dst[i] + job.K, [](T v) { return v > 0; });
+    for (int i = 0; job.words && i < n; ++i) {
+      find_support(dst[i], job.K, job.words + (row + i) * words_of(job.K));
+      if (std::isnan(dst[i][0])) job.broken->store(true);
+    }
     if (job.threshold) std::copy_n(threshold, n, job.threshold + row);
     if (!write) store_rows<true>(job, p, job.ps, row, n, s);
   }
@@ -259,6 +263,27 @@ inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, 
   }
 }
 
+// The same of rows whose words are given.
+template <class T>
+inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, T** g, const T* scale, bool stream) {
+  constexpr int W = kWidth<T>;
+  const int64_t K = job.K, step = words_of(K);
+  for (int i = 0; i < n; i += W) {
+    const uint32_t* words = job.words + (row + i) * step;
+    const int m = std::min(W, n - i);
+    if (K <= kChosenGroupLimit) {
+      const bool past = stream && K % W == 0 && aligned(g[i]);
+      const auto f = past ? vjp_chosen<true, T> : vjp_chosen<false, T>;
+      f(words, v + i, m, K, scale, g + i);
+      continue;
+    }
+    for (int j = 0; j < m; ++j) {
+      const auto f = stream && aligned(g[i + j]) ? vjp_chosen_long<true, T> : vjp_chosen_long<false, T>;
+      f(words + j * step, v[i + j], K, scale[0], g[i + j]);
+    }
+  }
+}
+
 template <class S>
 inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
@@ -277,13 +302,14 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
     const T *pi[kGroup], *vi[kGroup];
     T* gi[kGroup];
     if (!direct) {
-      load_rows(job, p, job.strides, row, n, s);
+      if (!job.words) load_rows(job, p, job.strides, row, n, s);
       load_rows(job, v, job.strides, row, n, upper);
     }
     find_rows<const T>(job, p, job.strides, row, n, direct, s.rows, s.stride, pi);
     find_rows<const T>(job, v, job.strides, row, n, direct, upper.rows, s.stride, vi);
     find_rows(job, grad, job.strides, row, n, direct, upper.rows, s.stride, gi);
-    vjp_group(job, row, pi, vi, n, gi, scale, s, job.grad_radius ? along : nullptr);
+    if (job.words) vjp_chosen_rows(job, row, vi, n, gi, scale, s.stream);
+    else vjp_group(job, row, pi, vi, n, gi, scale, s, job.grad_radius ? along : nullptr);
     for (int i = 0; job.grad_radius && i < n; ++i) {
       const double r = job.radius_of(row + i);
       job.grad_radius[row + i] = r == 0 ? 0 * double(along[i]) : -double(along[i]) / r;

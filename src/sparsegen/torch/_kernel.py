@@ -104,19 +104,46 @@ def project_mean(
     return p, found
 
 
+WORDS_FROM = 64  # shortest row whose support is kept as bits
+
+
+def keeps_words(x: Tensor, dim: int, mask: Tensor | None) -> bool:
+    """Should a call with gradients keep the support for the way back? A 32nd of p is then read there instead of p."""
+    return dim == -1 and mask is None and x.numel() > 0 and x.size(-1) >= WORDS_FROM and x.is_contiguous()
+
+
+def project_words(x: Tensor, radius: float) -> tuple[Tensor, Tensor | None]:
+    """Project rows along the last axis; also their support as bits, 32 entries a word, or None if a row is NaN."""
+    n, p = x.size(-1), torch.empty_like(x)
+    rows = x.numel() // n
+    words = torch.empty(rows * ((n + 31) // 32), dtype=torch.int32)
+    broken = _core.project_words(
+        x.data_ptr(), p.data_ptr(), words.data_ptr(), STORAGE[x.dtype], rows, n, radius, torch.get_num_threads()
+    )
+    return p, None if broken else words
+
+
+def project_vjp_rows(p: Tensor, v: Tensor, radius: float, words: Tensor | None) -> Tensor:
+    """Gradient of points along the last axis for one radius. `p` is contiguous, as project() returned it."""
+    grad, entries = torch.empty_like(p), p.numel()
+    if entries:
+        n, dtype = p.size(-1), p.dtype
+        if v.dtype is not dtype or not v.is_contiguous():
+            v = v.to(dtype).contiguous()
+        work, support = (_core.project_vjp_rows, p) if words is None else (_core.project_vjp_words, words)
+        work(
+            support.data_ptr(), v.data_ptr(), grad.data_ptr(), STORAGE[dtype], entries // n, n, radius,
+            torch.get_num_threads(),
+        )  # fmt: skip
+    return grad
+
+
 def project_vjp(
     p: Tensor, v: Tensor, radius: Tensor | float, dim: int, want_radius: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of points and, if wanted, of the radius of each row (float64), given p and the upstream `v`."""
     p, v = p.contiguous(), v.to(p.dtype).contiguous()
     grad, entries = torch.empty_like(p), p.numel()
-    if dim == -1 and not want_radius and type(radius) is float and entries:
-        n = p.shape[-1]
-        _core.project_vjp_rows(
-            p.data_ptr(), v.data_ptr(), grad.data_ptr(), STORAGE[p.dtype], entries // n, n, radius,
-            torch.get_num_threads(),
-        )  # fmt: skip
-        return grad, None
     lead = lead_shape(p, dim)
     along = torch.zeros(lead, dtype=torch.float64) if want_radius else None
     if entries:

@@ -18,6 +18,10 @@ from sparsegen.torch import _kernel, _reference
 
 HOURGLASS = MAPS["sparsehourglass"].rule
 
+# Asked in every call, so kept where one look finds them.
+_dispatch_modes, _is_tracing = torch._C._len_torch_dispatch_stack, torch._C._is_tracing
+_in_functorch, _is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
+
 
 @torch.library.custom_op("sparsegen::project", mutates_args=())
 def project_op(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
@@ -119,29 +123,29 @@ class _Project(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
-        p = _kernel.project(x, radius, dim, mask)
-        ctx.dim = dim
-        if type(radius) is float:
-            ctx.radius = radius
-            ctx.save_for_backward(p)
-        else:
-            ctx.radius = None
+        if type(radius) is not float:
+            p = _kernel.project(x, radius, dim, mask)
+            ctx.given = dim, None
             ctx.save_for_backward(p, radius)
+            return p
+        ctx.given = dim, radius
+        if _kernel.keeps_words(x, dim, mask):
+            p, words = _kernel.project_words(x, radius)
+            ctx.save_for_backward(*((p,) if words is None else (p, words)))
+            return p
+        p = _kernel.project(x, radius, dim, mask)
+        ctx.save_for_backward(p)
         return p
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
-        saved = ctx.saved_tensors
-        p, radius = saved[0], saved[1] if ctx.radius is None else ctx.radius
+        (p, *rest), (dim, number) = ctx.saved_tensors, ctx.given
+        if number is not None and dim == -1 and _once(v):
+            return _kernel.project_vjp_rows(p, v, number, rest[0] if rest else None), None, None, None
+        radius = rest[0] if number is None else torch.tensor(number, dtype=torch.float64)
         want = ctx.needs_input_grad[1]
-        # create_graph=True needs gradients that can be differentiated again, is_grads_batched=True ones for vmap.
-        batched = torch._C._functorch.is_legacy_batchedtensor(v) or not _eager(v, None, None)
-        if torch.is_grad_enabled() or batched:
-            r = radius if isinstance(radius, Tensor) else torch.tensor(radius, dtype=torch.float64)
-            grad, along = _reference.vjp(p, v, r, ctx.dim)
-            return grad, _fit(along, radius) if want else None, None, None
-        grad, per_row = _kernel.project_vjp(p, v, radius, ctx.dim, want)
-        return grad, _fit(per_row, radius) if per_row is not None else None, None, None
+        grad, per_row = _kernel.project_vjp(p, v, radius, dim, want) if _once(v) else _reference.vjp(p, v, radius, dim)
+        return grad, _fit(per_row, radius) if want and per_row is not None else None, None, None
 
 
 class _ProjectMean(torch.autograd.Function):
@@ -158,7 +162,7 @@ class _ProjectMean(torch.autograd.Function):
     def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
         x, p, radius, mean, n, *given = ctx.saved_tensors
         q = given[0] if given else ctx.q
-        if torch.is_grad_enabled() or torch._C._functorch.is_legacy_batchedtensor(v) or not _eager(v, None, None):
+        if not _once(v):
             return *_again(ctx, x, q, p, v), None, None, None
         grad, along = _kernel.project_vjp(p, v, radius, ctx.dim, want_radius=True)
         assert along is not None  # asked for
@@ -196,12 +200,19 @@ def _untouched(t: Any) -> bool:
 
 def traced() -> bool:
     """Is this call being recorded, so that it must show as registered operators?"""
-    return torch.compiler.is_compiling() or torch._C._len_torch_dispatch_stack() > 0 or torch._C._is_tracing()
+    return torch.compiler.is_compiling() or _dispatch_modes() > 0 or _is_tracing()
 
 
 def transformed() -> bool:
     """Is a transform of torch.func or forward-mode differentiation under way?"""
-    return torch._C._are_functorch_transforms_active() or forward_ad._current_level >= 0
+    return _in_functorch() or forward_ad._current_level >= 0
+
+
+def _once(v: Tensor) -> bool:
+    """Are gradients wanted as plain numbers? Not with create_graph=True, which differentiates again, nor under vmap."""
+    if torch.is_grad_enabled() or type(v) is not Tensor or not v.is_cpu or _is_batched(v):
+        return False
+    return not (_dispatch_modes() or _is_tracing() or _in_functorch()) and forward_ad._current_level < 0
 
 
 def _eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:
