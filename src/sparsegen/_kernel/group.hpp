@@ -54,13 +54,13 @@ class Group {
 
   void first() {
     if (sorted_) return;
-    pass(false);
+    pass(Turn::first);
     const Vec<T> one = splat(T(1)), bend = one + step_ * (sum_ / count_ + tau_ - mean_) / (variance_ + variance_);
     tau_ = between(tau_ + step_ * select<T>((bend > splat(T(0.5))) & (bend < splat(T(2))), bend, one));
   }
 
   void second() {
-    pass(true);
+    pass(Turn::second);
     if (Layout::kWrittenTogether && !sorted_) climb();
   }
 
@@ -91,11 +91,11 @@ class Group {
   void climb() {
     last_ = count_;
     tau_ = between(add_down_lanes<T>(tau_, step_));
-    pass(false);
+    pass(Turn::later);
   }
 
-  void pass(bool ahead) {
-    const Above<T> found = layout_.above(tau_, hope_, ahead);
+  void pass(Turn turn) {
+    const Above<T> found = layout_.above(tau_, hope_, turn);
     sum_ = found.sum, count_ = found.count;
     step_ = (sum_ - r_) / count_;
   }

@@ -11,6 +11,9 @@ struct Look {
   Vec<T> top, sum, squares;
 };
 
+// Which pass it is: the early ones also ask for the rows that come next.
+enum class Turn { first, second, later };
+
 // What a pass over tau finds: the excess over it, the number of entries above it.
 template <class T>
 struct Above {
@@ -64,10 +67,11 @@ class ByRow {
 
   bool sorted(Vec<T>, Look<T>&, Vec<T>&, Vec<T>&) { return false; }
 
-  Above<T> above(Vec<T> tau, unsigned rows, bool ahead) {
-    if (!ahead) sum_over<false, false>(tau, rows);
-    else if (far_) sum_over<true, true>(tau, rows);
-    else sum_over<true, false>(tau, rows);
+  // Long rows are asked for in both early passes: not every one of so many requests is heard the first time.
+  Above<T> above(Vec<T> tau, unsigned rows, Turn turn) {
+    if (far_ && turn != Turn::later) sum_over<true, true>(tau, rows);
+    else if (!far_ && turn == Turn::second) sum_over<true, false>(tau, rows);
+    else sum_over<false, false>(tau, rows);
     return {-fold_rows<T, Sum>(sum_), fold_counts<T>(count_)};
   }
 
@@ -250,8 +254,9 @@ class ByLane {
     return sort_if_short<T>(K_, lanes_, r, all, tau, count);
   }
 
-  // With `soon` it asks for the rows that come next: eight short streams side by side are more than the hardware foresees.
-  Above<T> above(Vec<T> tau, unsigned, bool soon) const {
+  // Eight short streams side by side are more than the hardware foresees, so the rows that come next are asked for.
+  Above<T> above(Vec<T> tau, unsigned, Turn turn) const {
+    const bool soon = turn == Turn::second;
     const Vec<T> zero{};
     Vec<T> sum{};
     Mask<T> n0{}, n1{};

@@ -179,6 +179,7 @@ inline Cut<T> climb(const Row<T>& row, const Cut<T>& from, T low, double r) {
 }
 
 inline constexpr int64_t kAheadLimit = 49152;  // longest row that is asked for in advance: two of them fill a second cache
+inline constexpr int64_t kSoonLimit = 8192;    // the same, of rows that are asked for while the one before is written
 
 // Two passes from a guess, the second where it leads when corrected by the curvature normal scores would have there. The set
 // that gives is right for more than nine rows in ten: a cut that is not sure shows when it is written.
@@ -190,13 +191,13 @@ inline Cut<T> draft(const Row<T>& row, T start, T low, double r, double mean, do
   if (e.count == 0) return newton(row, low, low, r);
   if (!(bend > 0.5 && bend < 2)) return climb(row, {start, step, e.sum, e.count}, low, r);
   const T tau = std::max(T(start + step * bend), low);
-  const Excess f = excess(row, tau);
+  // Of long rows not every one of so many requests is heard the first time.
+  const Excess f = excess(row, tau, ahead > kSoonLimit ? ahead : 0);
   if (f.count == 0) return newton(row, low, low, r);
   const Cut<T> cut{tau, (f.sum - r) / double(f.count), f.sum, f.count, false};
   return f.sum <= 2 * r ? cut : climb(row, cut, low, r);
 }
 
-inline constexpr int64_t kSoonLimit = 8192;    // the same, of rows that are asked for while the one before is written
 inline constexpr int64_t kBlock = 4;           // steps in a block whose maxima are kept
 inline constexpr int64_t kBlockedFrom = 2048;  // row length from which they pay
 
