@@ -202,8 +202,11 @@ def _shares(m: Map, z: Tensor, temperature: Any, dim: int) -> Tensor:
 
 def apply(name: str, scores: Any, controls: dict[str, Any], dim: Any, mask: Any, return_info: bool) -> Any:
     """Apply the map called `name` in the table."""
-    m = MAPS[name]
-    z, dim = check_scores(scores, dim)
+    m, z = MAPS[name], scores
+    if (
+        type(z) is not Tensor or dim != -1 or not z.is_cpu or z.dtype not in STORAGE or z.dim() == 0
+    ):  # else no call is needed
+        z, dim = check_scores(scores, dim)
     if mask is not None:
         mask = check_mask(mask, z)
     for key, value in controls.items():

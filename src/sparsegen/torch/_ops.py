@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
+from torch.compiler import is_compiling
 
 from sparsegen._maps import MAPS, Map
 from sparsegen.torch import _kernel, _reference
@@ -200,7 +201,7 @@ def _untouched(t: Any) -> bool:
 
 def traced() -> bool:
     """Is this call being recorded, so that it must show as registered operators?"""
-    return torch.compiler.is_compiling() or _dispatch_modes() > 0 or _is_tracing()
+    return is_compiling() or _dispatch_modes() > 0 or _is_tracing()
 
 
 def transformed() -> bool:
@@ -218,9 +219,11 @@ def _once(v: Tensor) -> bool:
 def _eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:
     if type(x) not in _PLAIN or not x.is_cpu:
         return False
-    # The usual call has a number and no mask: a function call less for each.
+    # The usual call has a number and no mask: a function call less for each. traced() and transformed(), written out.
     plain = (type(radius) is float or _untouched(radius)) and (mask is None or _untouched(mask))
-    return plain and not traced() and not transformed()
+    if not plain or is_compiling() or _dispatch_modes() or _is_tracing() or _in_functorch():
+        return False
+    return forward_ad._current_level < 0
 
 
 def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
