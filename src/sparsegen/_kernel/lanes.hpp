@@ -7,11 +7,26 @@
 
 namespace sparsegen::SPARSEGEN_ISA {
 
+// Are the last entries of a row moved by half a tile? Eight rows of floats, and at most four entries left.
+template <class T>
+inline constexpr bool kHalves = sizeof(T) == 4 && kWidth<T> == 8 && kTile<T> == 8;
+
+inline bool half_left(int64_t K) { return K % 8 > 0 && K % 8 <= 4; }
+
 // W rows, of at least kTile entries each, to K x W.
 template <class T>
 inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
   constexpr int W = kWidth<T>, B = kTile<T>;
   for (int64_t k = 0; k < K; k += B) {
+    if constexpr (kHalves<T>) {
+      if (k + B > K && half_left(K)) {
+        HalfTile<T> tile;
+        for (int i = 0; i < tile.B; ++i) tile.load(i, rows, K - tile.B);
+        tile.transpose();
+        for (int i = 0; i < tile.B; ++i) store(lanes + (K - tile.B + i) * W, (Vec<T>)tile.row[i]);
+        return;
+      }
+    }
     const int64_t from = std::min<int64_t>(k, K - B);  // the last tile overlaps the one before
     for (int w = 0; w < W; w += B) {
       Tile<T> tile;
@@ -28,7 +43,7 @@ template <class T, class F>
 inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f, int64_t ahead = 0) {
   constexpr int W = kWidth<T>, B = kTile<T>;
   const bool all = wanted == (1u << W) - 1;
-  const auto put_tile = [&](const Tile<T>& tile, int w, int64_t from) {
+  const auto put_tile = [&](const auto& tile, int w, int64_t from) {
     if (all)
       for (int i = 0; i < B; ++i) tile.store(i, rows[w + i] + from);
     else
@@ -36,8 +51,16 @@ inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f, int64_
         if (wanted >> (w + i) & 1) tile.store(i, rows[w + i] + from);
   };
   for (int64_t k = 0; k < K; k += B) {
-    const int64_t from = std::min<int64_t>(k, K - B);
     for (int j = 0; ahead && j < B * W; j += kLine<T>) prefetch_to_write(rows[0] + ahead + k * W + j);
+    if constexpr (kHalves<T>) {
+      if (k + B > K && half_left(K)) {
+        HalfTile<T> tile;
+        for (int i = 0; i < tile.B; ++i) tile.set(i, f((K - tile.B + i) * W, K - tile.B + i >= k));
+        tile.transpose();
+        return put_tile(tile, 0, K - tile.B);
+      }
+    }
+    const int64_t from = std::min<int64_t>(k, K - B);
     Tile<T> tile;
     if constexpr (W == B) {
       for (int i = 0; i < B; ++i) tile.set(i, f((from + i) * W, from + i >= k));

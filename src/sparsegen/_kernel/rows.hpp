@@ -65,6 +65,15 @@ inline void find_rows(const Job& job, S* x, const Strides& strides, int64_t row,
   }
 }
 
+// The same for the rows that follow `count` rows whose places `at` has.
+template <class T, class S>
+inline void next_rows(const Job& job, S* x, const Strides& strides, int64_t row, int n, bool direct, int count, T** at) {
+  if (!direct) return;  // the slots stay where they are
+  if (job.inner > 1) return find_rows<T>(job, x, strides, row, n, true, nullptr, 0, at);
+  const int64_t step = count * strides.outer;
+  for (int i = 0; i < kGroup; ++i) at[i] += step;
+}
+
 // Rows [row, row + n) into `rows`, widened; entry by entry across the rows where they are not contiguous.
 template <class S, class T>
 inline void load_rows(const Job& job, const S* x, const Strides& strides, int64_t row, int n, const Scratch<T>& s) {
@@ -203,15 +212,20 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   double r[kGroup], threshold[kGroup];
   std::fill_n(r, kGroup, job.radius[0]);
   radii.set(r, kWidth<T>);
+  const T* src[kGroup];
+  T* dst[kGroup];
+  const int first = int(std::min<int64_t>(kGroup, end - begin));
+  find_rows<const T>(job, x, job.xs, begin, first, read, s.rows, s.stride, src);
+  find_rows(job, p, job.ps, begin, first, write, s.rows, s.stride, dst);
   for (int64_t row = begin; row < end; row += kGroup) {
     const int n = int(std::min<int64_t>(kGroup, end - row));
-    const T* src[kGroup];
-    T* dst[kGroup];
+    if (row > begin) {
+      next_rows<const T>(job, x, job.xs, row, n, read, kGroup, src);
+      next_rows(job, p, job.ps, row, n, write, kGroup, dst);
+    }
     if (!read) load_rows(job, x, job.xs, row, n, s);
     for (int i = 0; job.mask && i < n; ++i) hide_masked(job, row + i, s.rows + i * s.stride);
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
-    find_rows<const T>(job, x, job.xs, row, n, read, s.rows, s.stride, src);
-    find_rows(job, p, job.ps, row, n, write, s.rows, s.stride, dst);
     for (int i = 0; rule && i < n; ++i) r[i] = find_radius(job, row + i, src[i]);
     project_group(job, r, src, n, K, dst, radii, s, threshold);
     if (job.support)
