@@ -7,6 +7,7 @@ import importlib
 import io
 import math
 import os
+import signal
 import random
 import runpy
 import sys
@@ -464,6 +465,20 @@ def test_the_estimator_names_the_data_it_does_not_find(monkeypatch, tmp_path):
     found = estimator.run(Settings(data=tmp_path), lambda text: None)
     assert found["fits"] == []
     assert "scene was left out" in texts(show.estimator(found))
+
+
+def _killed(*args):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(os.name == "nt", reason="processes are killed otherwise there")
+def test_the_estimator_does_not_wait_for_a_fit_that_was_killed(monkeypatch):
+    monkeypatch.setattr(estimator, "measure", _killed)
+    monkeypatch.setattr(estimator, "CASES", [("documents", 0.1, 1e-3)])
+    found = estimator.run(Settings(), lambda text: None)
+    assert found["fits"] == []
+    assert "sparsemax was killed" in texts(show.estimator(found))
 
 
 @pytest.mark.slow

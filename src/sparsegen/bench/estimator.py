@@ -5,6 +5,8 @@ from __future__ import annotations
 import multiprocessing
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
 from pathlib import Path
 from typing import Any
 
@@ -82,9 +84,12 @@ def run(settings: Settings, tell: Tell) -> dict[str, Any]:
         for mapping in MAPPINGS:
             tell(f"{name}, {mapping}")
             try:
-                with multiprocessing.get_context("spawn").Pool(1) as pool:
-                    fits.append(pool.apply(measure, (name, mapping, alpha, tol, settings.data)))
+                with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                    fits.append(pool.submit(measure, name, mapping, alpha, tol, settings.data).result())
             except FileNotFoundError as error:
                 missing[name] = str(error)
+                break
+            except BrokenProcessPool:
+                missing[name] = f"the process that fitted {mapping} was killed; it may have run out of memory"
                 break
     return {"machine": machine(["scikit-learn", "scipy"]), "fits": fits, "missing": missing}
