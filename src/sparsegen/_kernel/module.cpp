@@ -55,12 +55,11 @@ static void expect_writes(const VjpJob& job) { expect_writes(job.grad_x, job.byt
 static void expect_writes(const MeanJob&) {}
 static void expect_writes(const HingeJob&) {}
 
-// How many rows a thread takes at a time: about a chunk of long ones; of short ones whole groups of 16, so that lanes are
-// full, and no more turns than four a thread.
+// How many rows a thread takes at a time: a chunk at least, and no more turns than four a thread, since each row asks for the
+// one after it in advance; of short ones whole groups of 16, so that lanes are full.
 static int64_t rows_a_turn(const Job& job) {
-  const int64_t fit = kChunkEntries / job.K;
-  if (fit < 16) return std::max<int64_t>(1, fit);
-  return (std::max(fit, job.rows() / (4 * job.threads)) + 15) / 16 * 16;
+  const int64_t rows = std::max({int64_t(1), kChunkEntries / job.K, job.rows() / (4 * job.threads)});
+  return rows < 16 ? rows : (rows + 15) / 16 * 16;
 }
 
 template <class J>
