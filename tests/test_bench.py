@@ -7,9 +7,9 @@ import importlib
 import io
 import math
 import os
-import signal
 import random
 import runpy
+import signal
 import sys
 from fractions import Fraction
 from pathlib import Path
