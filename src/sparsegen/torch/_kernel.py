@@ -105,11 +105,14 @@ def project_mean(
 
 
 WORDS_FROM = 64  # shortest row whose support is kept as bits
+WORDS_UNTIL = 6 << 20  # bytes: larger results are written past the caches, and to read them back costs more than it saves
 
 
 def keeps_words(x: Tensor, dim: int, mask: Tensor | None) -> bool:
     """Should a call with gradients keep the support for the way back? A 32nd of p is then read there instead of p."""
-    return dim == -1 and mask is None and x.numel() > 0 and x.size(-1) >= WORDS_FROM and x.is_contiguous()
+    if dim != -1 or mask is not None or x.size(-1) < WORDS_FROM or not x.is_contiguous():
+        return False
+    return 0 < x.numel() * x.element_size() < WORDS_UNTIL
 
 
 def project_words(x: Tensor, radius: float) -> tuple[Tensor, Tensor | None]:
