@@ -105,7 +105,7 @@ def project_mean(
 
 
 WORDS_FROM = 64  # shortest row whose support is kept as bits
-WORDS_UNTIL = 6 << 20  # bytes: larger results are written past the caches, and to read them back costs more than it saves
+WORDS_UNTIL = 6 << 20  # bytes; larger results bypass the caches, and to read them back costs more than it saves
 
 
 def keeps_words(x: Tensor, dim: int, mask: Tensor | None) -> bool:
