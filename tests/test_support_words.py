@@ -8,6 +8,7 @@ import torch
 
 import buffers
 import sparsegen.torch as sgt
+from sparsegen import _core
 from test_vjp import closed_form
 
 SIZES = [1, 5, 31, 32, 33, 63, 64, 100, 128, 512, 513, 1000, 4097]
@@ -108,6 +109,21 @@ def test_torch_keeps_the_support_where_it_pays(scores):
     assert [t.dtype for t in kept(long)] == [torch.float64, torch.int32]
     assert kept(long)[1].numel() == 9 * 7
     assert len(kept(short)) == 1
+
+
+def test_torch_keeps_no_words_of_results_that_bypass_the_caches():
+    entries = _core.STREAM_FROM // 2 // 4
+    below, at = (torch.zeros(rows, 1024, requires_grad=True) for rows in (entries // 1024 - 1, entries // 1024))
+    assert [len(kept(sgt.sparsemax(x))) for x in (below, at)] == [2, 1]
+
+
+def test_torch_takes_a_saved_result_of_another_layout(scores):
+    x, v = scores.clone().requires_grad_(), scores.flip(0)
+    (plain,) = torch.autograd.grad(sgt.sparsegen_lin(x, lam=0.5), x, v)
+    with torch.autograd.graph.saved_tensors_hooks(lambda t: t, lambda t: t.mT.clone().mT if t.dim() == 2 else t):
+        p = sgt.sparsegen_lin(x, lam=0.5)
+    (turned,) = torch.autograd.grad(p, x, v)
+    torch.testing.assert_close(turned, plain, rtol=0, atol=0)
 
 
 def test_torch_gradients_are_those_of_a_layout_that_keeps_no_words(scores):

@@ -16,6 +16,9 @@ def project_vjp(
 def project_vjp_rows(
     p: int, v: int, grad_x: int, storage: int, rows: int, K: int, radius: float, threads: int
 ) -> None: ...
+
+STREAM_FROM: int
+
 def project_words(x: int, p: int, words: int, storage: int, rows: int, K: int, radius: float, threads: int) -> bool: ...
 def project_vjp_words(
     words: int, v: int, grad_x: int, storage: int, rows: int, K: int, radius: float, threads: int

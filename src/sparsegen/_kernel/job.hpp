@@ -14,6 +14,9 @@ struct Strides {
   int64_t outer, entry, inner;
 };
 
+// Bytes of all arrays of a call from which results are written past the caches: beyond a core's share of them.
+inline constexpr int64_t kStreamFrom = 12 << 20;
+
 struct Job {
   Storage storage;
   int64_t outer, K, inner;  // rows are numbered o * inner + i

@@ -293,6 +293,7 @@ NB_MODULE(_core, m) {
   m.def("project_strided", &project_strided);
   m.def("project_mean", &project_mean);
   m.def("project_vjp", &project_vjp);
+  m.attr("STREAM_FROM") = kStreamFrom;
   m.def("project_words", &project_words);
   m.def("project_vjp_rows", &project_vjp_rows);
   m.def("project_vjp_words", &project_vjp_words);

@@ -16,7 +16,6 @@ inline constexpr int64_t kLaneLimit = 64;  // longest row that is transposed: se
 template <class T>
 inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
 inline constexpr int64_t kVjpLaneLimit = 32, kVjpGroupLimit = 160, kPairLimit = 256;
-inline constexpr int64_t kStreamFrom = 12 << 20;  // bytes, of all arrays, beyond a core's share of the caches
 inline constexpr int kGroup = 16;           // rows brought in together: a cache line of a transposed float array
 
 // Memory for one thread, O(K). Kept between calls so that small calls do not pay for it.
@@ -65,12 +64,12 @@ inline void find_rows(const Job& job, S* x, const Strides& strides, int64_t row,
   }
 }
 
-// The same for the rows that follow `count` rows whose places `at` has.
+// The same for the rows that follow kGroup rows whose places `at` has.
 template <class T, class S>
-inline void next_rows(const Job& job, S* x, const Strides& strides, int64_t row, int n, bool direct, int count, T** at) {
+inline void next_rows(const Job& job, S* x, const Strides& strides, int64_t row, int n, bool direct, T** at) {
   if (!direct) return;  // the slots stay where they are
   if (job.inner > 1) return find_rows<T>(job, x, strides, row, n, true, nullptr, 0, at);
-  const int64_t step = count * strides.outer;
+  const int64_t step = kGroup * strides.outer;
   for (int i = 0; i < kGroup; ++i) at[i] += step;
 }
 
@@ -220,8 +219,8 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; row += kGroup) {
     const int n = int(std::min<int64_t>(kGroup, end - row));
     if (row > begin) {
-      next_rows<const T>(job, x, job.xs, row, n, read, kGroup, src);
-      next_rows(job, p, job.ps, row, n, write, kGroup, dst);
+      next_rows<const T>(job, x, job.xs, row, n, read, src);
+      next_rows(job, p, job.ps, row, n, write, dst);
     }
     if (!read) load_rows(job, x, job.xs, row, n, s);
     for (int i = 0; job.mask && i < n; ++i) hide_masked(job, row + i, s.rows + i * s.stride);

@@ -327,13 +327,6 @@ struct Sum {
   template <class V>
   static V of(V a, V b) { return a + b; }
 };
-struct Larger {
-  template <class V>
-  static V of(V a, V b) {
-    if constexpr (std::is_floating_point_v<V>) return a > b ? a : b;
-    else return vmax(a, b);
-  }
-};
 
 // Folds each of W vectors, of numbers or of masks, into one lane of the result.
 template <class T, class Op, class V>

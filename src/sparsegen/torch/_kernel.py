@@ -105,7 +105,8 @@ def project_mean(
 
 
 WORDS_FROM = 64  # shortest row whose support is kept as bits
-WORDS_UNTIL = 6 << 20  # bytes; larger results bypass the caches, and to read them back costs more than it saves
+# Larger results, in bytes, are written past the caches, and to read their support back costs more than it saves.
+WORDS_UNTIL = _core.STREAM_FROM // 2
 
 
 def keeps_words(x: Tensor, dim: int, mask: Tensor | None) -> bool:
@@ -127,7 +128,8 @@ def project_words(x: Tensor, radius: float) -> tuple[Tensor, Tensor | None]:
 
 
 def project_vjp_rows(p: Tensor, v: Tensor, radius: float, words: Tensor | None) -> Tensor:
-    """Gradient of points along the last axis for one radius. `p` is contiguous, as project() returned it."""
+    """Gradient of points along the last axis for one radius, given p and, if kept, its support."""
+    p = p.contiguous()  # as project() returned it, but for hooks on saved tensors
     grad, entries = torch.empty_like(p), p.numel()
     if entries:
         n, dtype = p.size(-1), p.dtype
