@@ -372,7 +372,7 @@ template <class T>
 class AttentionBlocks {
  public:
   explicit AttentionBlocks(const AttentionJob& job)
-      : job_(job), scratch_(scratch_for<T>(job.keys)), keys_(job), chosen_(job.keys + 2 * kStep<T>),
+      : job_(job), workspace_(job.keys, 0), scratch_(workspace_.view()), keys_(job), chosen_(job.keys + 2 * kStep<T>),
         // The odd line more keeps rows whose length is a power of two out of the same few lines of the cache.
         stride_((job.keys + kPanel<T> - 1) / kPanel<T> * kPanel<T> + 64 / int64_t(sizeof(T))),
         scores_(new T[job.block * stride_]), maxima_(new T[job.block * stride_ / 2]), ranges_(new T[job.block]),
@@ -437,6 +437,7 @@ class AttentionBlocks {
   }
 
   const AttentionJob& job_;
+  Workspace<T> workspace_;
   const Scratch<T>& scratch_;
   PackedKeys<T> keys_;
   Chosen<T> chosen_;

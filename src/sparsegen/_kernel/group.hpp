@@ -39,6 +39,7 @@ class Group {
     Look<T> all;
     Vec<T> start;
     sorted_ = layout_.sorted(r_, all, start, last_);
+    steps_ = sorted_;  // the threshold of a set lies below the row's, as a step's end does
     if (!sorted_) {
       const Vec<T> size = splat(T(K_));
       all = layout_.look();
@@ -67,8 +68,8 @@ class Group {
   // Writes the rows `left`, one bit each, and returns those left undone: they need project_any, or more patience.
   template <bool stream>
   unsigned write(unsigned left, T* const* dst, double* threshold) {
-    for (int turn = 0;; ++turn) {
-      const unsigned sure = lane_bits<T>(count_ == last_), hope = left & plain_ & finite_;
+    for (unsigned tried = 0;;) {
+      const unsigned sure = lane_bits<T>(settled()), hope = left & plain_ & finite_;
       // Where the number below the largest entry is more than r away, that entry is alone.
       const Mask<T> far = sum_ > r_ + r_, alone = far & (count_ == splat(T(1))) & (tau_ == low_);
       const unsigned near = hope & lane_bits<T>(~far | alone);
@@ -77,19 +78,33 @@ class Group {
       const unsigned done = near ? near & layout_.template write<stream>(near, sure, recipe, dst) : 0;
       for (int i = 0; threshold && i < kWidth<T>; ++i)
         if (done >> i & 1) threshold[i] = alone[i] ? double(top_[i]) - double(r_[i]) : double(tau_[i]) + double(step_[i]);
-      left &= ~done, hope_ = hope & ~done & ~sure;
-      if (!hope_ || turn == kTurns) return left;
-      climb();
+      left &= ~done, tried |= near, hope_ = hope & ~done & ~sure;
+      if (hope_ && steps_ < kMostSteps) {
+        climb();
+        continue;
+      }
+      if (left & tried) layout_.put_back(left & tried, dst);  // what is left is projected from its scores
+      return left;
     }
   }
 
  private:
-  static constexpr int kTurns = 24;  // climbs before a row is given up
+  static constexpr int kMostSteps = kMostPasses;
+
+  // Has the set been found? Newton's steps land below the threshold and from there only climb, so the sets only shrink: equal
+  // counts are equal sets. From the second step on a count can only rise where rounding is all that is left of f: see
+  // is_rounding().
+  Mask<T> settled() const {
+    const Mask<T> same = count_ == last_;
+    if (steps_ < 2) return same;
+    const Vec<T> size = vmax(step_, -step_), slack = vmax(tau_, -tau_) * kGrid<T> + r_ * kBlur<T> / count_;
+    return same | ((count_ > last_) & (size <= slack));
+  }
 
   Vec<T> between(Vec<T> t) const { return select<T>((t > low_) & (t < top_), t, low_); }
 
   void climb() {
-    last_ = count_;
+    ++steps_, last_ = count_;
     tau_ = between(add_down_lanes<T>(tau_, step_));
     pass(Turn::later);
   }
@@ -105,6 +120,7 @@ class Group {
   Vec<T> r_, scale_, mean_, variance_, top_, low_, tau_, sum_, count_, step_;
   Vec<T> last_ = splat(T(-1));  // size of the set whose Newton step led to tau_: found again, it is the right one
   unsigned plain_, finite_ = 0, hope_ = ~0u;
+  int steps_ = 0;  // of Newton's, since tau_ was a guess
   bool sorted_ = false;
 };
 

@@ -29,6 +29,8 @@ struct Label {
   double slope;  // dF/dz there
 };
 
+inline constexpr size_t kKeptScores = 1 << 18;  // longer rows give their memory back when the call ends
+
 // One thread's memory, O(K).
 struct HingeScratch {
   std::vector<double> x;      // scores above the lowest label's; -inf for labels and hidden entries
@@ -226,6 +228,7 @@ inline void hinge_rows(const HingeJob& job, int64_t begin, int64_t end) {
     for (int64_t k = 0; k < job.K; ++k) grad[k] = T(w.n[k]);
     for (const Label& label : w.labels) grad[label.at] = T(label.slope);
   }
+  if (w.x.capacity() > kKeptScores) w = HingeScratch();
 }
 
 inline void hinge(const HingeJob& job, int64_t begin, int64_t end) {

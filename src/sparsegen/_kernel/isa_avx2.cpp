@@ -1,3 +1,4 @@
+#if defined(__x86_64__) || defined(_M_X64)
 #define SPARSEGEN_ISA avx2
 #include "attention.hpp"
 #include "hinge.hpp"
@@ -7,3 +8,4 @@ namespace sparsegen {
 extern const Engine engine_avx2{"avx2", avx2::project, avx2::vjp, avx2::means, avx2::hinge,
                           avx2::attention, avx2::attention_vjp_rows, avx2::attention_vjp_keys};
 }  // namespace sparsegen
+#endif

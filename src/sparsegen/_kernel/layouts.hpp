@@ -69,11 +69,14 @@ class ByRow {
 
   // Long rows are asked for in both early passes: not every one of so many requests is heard the first time.
   Above<T> above(Vec<T> tau, unsigned rows, Turn turn) {
-    if (far_ && turn != Turn::later) sum_over<true, true>(tau, rows);
-    else if (!far_ && turn == Turn::second) sum_over<true, false>(tau, rows);
-    else sum_over<false, false>(tau, rows);
+    if (turn == Turn::first) far_ ? sum_over<true, true, true>(tau, rows) : sum_over<false, false, true>(tau, rows);
+    else if (turn == Turn::later) sum_over<false, false, false>(tau, rows);
+    else far_ ? sum_over<true, true, false>(tau, rows) : sum_over<true, false, false>(tau, rows);
     return {-fold_rows<T, Sum>(sum_), fold_counts<T>(count_)};
   }
+
+  // Rows that are written over are right: see write().
+  void put_back(unsigned, T* const*) const {}
 
   // Returns the rows that are done: those with as many probabilities as the set has entries, and the `sure` ones.
   template <bool stream>
@@ -122,8 +125,8 @@ class ByRow {
   }
 
   // Minus the excess, and minus the number of entries above. The excess is summed as min(tau - x, 0), which takes x from
-  // memory without an instruction to load it.
-  template <bool ahead, bool far>
+  // memory without an instruction to load it. The first pass is at a guess: its sum need not be exact.
+  template <bool ahead, bool far, bool first>
   void sum_over(Vec<T> tau, unsigned rows) {
     alignas(kVectorBytes) T at[W];
     store(at, tau);
@@ -132,19 +135,25 @@ class ByRow {
     for (int i = 0; i < n_; ++i) {
       if (!(rows >> i & 1)) continue;
       const Vec<T> t = splat(at[i]);
-      Vec<T> s0{}, s1{}, s2{}, s3{};
+      Vec<T> sum{}, s0{}, s1{}, s2{}, s3{};
       Mask<T> n0{}, n1{};
-      const T *x = rows_[i], *const end = x + shape.whole, *const last = x + shape.K - W;
-      for (const T* stop = x + shape.steps; x != stop; x += kStep<T>) {
-        const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
-        s0 += vmin(d0, zero), n0 += d0 < zero;
-        s1 += vmin(d1, zero), n1 += d1 < zero;
-        s2 += vmin(d2, zero), n0 += d2 < zero;
-        s3 += vmin(d3, zero), n1 += d3 < zero;
-        for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) {
-          if (far) prefetch_far(x + j + shape.ahead);
-          else prefetch(x + j + shape.ahead);
+      const T *x = rows_[i], *const end = x + shape.whole, *const last = x + shape.K - W, *const stop = x + shape.steps;
+      for (;;) {
+        const T* const pause = !first && stop - x > kSpan<T> ? x + kSpan<T> : stop;
+        for (; x != pause; x += kStep<T>) {
+          const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
+          s0 += vmin(d0, zero), n0 += d0 < zero;
+          s1 += vmin(d1, zero), n1 += d1 < zero;
+          s2 += vmin(d2, zero), n0 += d2 < zero;
+          s3 += vmin(d3, zero), n1 += d3 < zero;
+          for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) {
+            if (far) prefetch_far(x + j + shape.ahead);
+            else prefetch(x + j + shape.ahead);
+          }
         }
+        if (x == stop) break;
+        sum += (s0 + s1) + (s2 + s3);
+        s0 = s1 = s2 = s3 = zero;
       }
       for (; x != end; x += W) {
         const Vec<T> d = t - load(x);
@@ -154,7 +163,7 @@ class ByRow {
         const Vec<T> d = keep<T>(shape.tail, t - load(last));
         s1 += vmin(d, zero), n1 += d < zero;
       }
-      sum_[i] = (s0 + s1) + (s2 + s3), count_[i] = n0 + n1;
+      sum_[i] = sum + ((s0 + s1) + (s2 + s3)), count_[i] = n0 + n1;
     }
   }
 
@@ -263,7 +272,7 @@ class ByLane {
     const T *x = lanes_, *const end = x + K_ * W;
     while (x + 4 * W <= end) {
       Vec<T> s0{}, s1{}, s2{}, s3{};
-      const int64_t turns = std::min<int64_t>(kFold, (end - x) / (4 * W));
+      const int64_t turns = std::min<int64_t>(kSpanTurns, (end - x) / (4 * W));
       for (const T* stop = x + turns * 4 * W; x != stop; x += 4 * W) {
         const Vec<T> d0 = tau - load(x), d1 = tau - load(x + W), d2 = tau - load(x + 2 * W), d3 = tau - load(x + 3 * W);
         s0 += vmin(d0, zero), n0 += d0 < zero;
@@ -279,6 +288,11 @@ class ByLane {
       sum += vmin(d, zero), n0 += d < zero;
     }
     return {-sum, __builtin_convertvector(-(n0 + n1), Vec<T>)};
+  }
+
+  // The scores of `rows` once more, for those that were written over and are not right.
+  void put_back(unsigned rows, T* const* dst) const {
+    from_lanes<T>(K_, dst, rows, [=](int64_t at, bool) { return load(lanes_ + at); });
   }
 
   // See ByRow::write(). The scores are kept, so a row written wrong is written again.

@@ -8,6 +8,10 @@
 #if defined(__linux__)
 #include <sys/mman.h>
 #endif
+#if defined(__x86_64__) || defined(_M_X64)
+#define SPARSEGEN_X86
+#include <cpuid.h>
+#endif
 
 #include "job.hpp"
 #include "threads.hpp"
@@ -21,15 +25,31 @@ extern const Engine engine_plain;
 extern const Engine engine_avx2, engine_avx512;
 #endif
 
+#if defined(SPARSEGEN_X86)
+// Conversions of float16; not a name that older compilers know.
+static bool has_f16c() {
+  unsigned a, b, c, d;
+  return __get_cpuid(1, &a, &b, &c, &d) && c >> 29 & 1;
+}
+
+// Each test names all that the flags of its build allow the compiler to use: see CMakeLists.txt.
+static bool has_avx2() {
+  return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("bmi") &&
+         __builtin_cpu_supports("bmi2") && __builtin_cpu_supports("popcnt") && has_f16c();
+}
+
+static bool has_avx512() {
+  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
+         __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
+}
+#endif
+
 static std::vector<const Engine*> engines() {
   std::vector<const Engine*> found{&engine_plain};
 #if defined(SPARSEGEN_X86)
   __builtin_cpu_init();
-  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma") && __builtin_cpu_supports("f16c"))
-    found.push_back(&engine_avx2);
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
-      __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl"))
-    found.push_back(&engine_avx512);
+  if (has_avx2()) found.push_back(&engine_avx2);
+  if (has_avx512()) found.push_back(&engine_avx512);
 #endif
   return found;
 }
@@ -65,7 +85,10 @@ static int64_t rows_a_turn(const Job& job) {
 template <class J>
 static void run(const J& job, void (*work)(const J&, int64_t, int64_t)) {
   const int64_t rows = job.rows(), entries = rows * job.K;
-  if (entries < kChunkEntries) return work(job, 0, rows);
+  if (entries < kChunkEntries) {
+    const StandardArithmetic standard;
+    return work(job, 0, rows);
+  }
   nb::gil_scoped_release released;
   expect_writes(job);
   parallel(rows, rows_a_turn(job), job.threads, [&](int64_t begin, int64_t end) { work(job, begin, end); });

@@ -18,35 +18,70 @@ inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
 inline constexpr int64_t kVjpLaneLimit = 32, kVjpGroupLimit = 160, kPairLimit = 256;
 inline constexpr int kGroup = 16;           // rows brought in together: a cache line of a transposed float array
 
-// Memory for one thread, O(K). Kept between calls so that small calls do not pay for it.
+// The memory of one thread, O(K), with room for `slots` whole rows. It is kept from call to call so that small calls do not
+// pay for it; what is more than kKeptBytes goes back when the call ends.
+inline constexpr int64_t kKeptBytes = 4 << 20;
+
 template <class T>
-inline const Scratch<T>& scratch_for(int64_t K) {
+class Workspace {
+ public:
+  Workspace(int64_t K, int slots) : store_(mine()) {
+    const int64_t stride = K + kPad, room = slots * stride;
+    if (store_.K < K || store_.room < room) store_.grow(std::max(K, store_.K), std::max(room, store_.room));
+    view_ = store_.view;
+    view_.slots = slots, view_.stride = stride;
+  }
+  Workspace(const Workspace&) = delete;
+  Workspace& operator=(const Workspace&) = delete;
+  ~Workspace() {
+    if (store_.bytes > kKeptBytes) store_ = Store();
+  }
+  const Scratch<T>& view() const { return view_; }
+
+ private:
+  static constexpr int64_t kPad = 2 * kStep<T>;
+
   struct Store {
     std::unique_ptr<T[]> data;
     std::unique_ptr<int32_t[]> touched;
-    int64_t K = -1;
+    int64_t K = -1, room = 0, bytes = 0;
     Scratch<T> view;
+
+    void grow(int64_t new_K, int64_t new_room) {
+      *this = Store();  // nothing is left to be used by mistake if there is no memory
+      const int64_t maxima = (new_K + kPad) / 4 + kPad, picked = new_K + kPad;
+      const int64_t lanes = 2 * std::min(std::max<int64_t>(new_K, kTile<T>), kLaneLimit) * kWidth<T>;
+      const int64_t entries = maxima + picked + lanes + new_room;
+      data.reset(new T[entries]);
+      touched.reset(new int32_t[new_K / kStep<T> + 1]);
+      view.maxima = data.get();
+      view.picked = view.maxima + maxima;
+      view.lanes = view.picked + picked;
+      view.rows = view.lanes + lanes;
+      view.touched = touched.get();
+      K = new_K, room = new_room, bytes = entries * int64_t(sizeof(T));
+    }
   };
-  thread_local Store store;
-  if (store.K >= K) return store.view;
-  const int64_t pad = 2 * kStep<T>, stride = K + pad;
-  const int64_t lanes = 2 * std::min(std::max<int64_t>(K, kTile<T>), kLaneLimit) * kWidth<T>;
-  store.data.reset(new T[stride / 4 + pad + stride + lanes + kGroup * stride]);
-  store.touched.reset(new int32_t[K / kStep<T> + 1]);
-  Scratch<T>& s = store.view;
-  s.maxima = store.data.get();
-  s.picked = s.maxima + stride / 4 + pad;
-  s.lanes = s.picked + stride;
-  s.rows = s.lanes + lanes;
-  s.touched = store.touched.get();
-  s.stride = stride;
-  store.K = K;
-  return s;
-}
+
+  static Store& mine() {
+    thread_local Store store;
+    return store;
+  }
+
+  Store& store_;
+  Scratch<T> view_;
+};
 
 inline int64_t offset(const Job& job, const Strides& strides, int64_t row) {
   if (job.inner == 1) return row * strides.outer;  // spares short rows two divisions
   return row / job.inner * strides.outer + row % job.inner * strides.inner;
+}
+
+// How many rows are brought in together: a cache line of a transposed array, or a group of short rows; long rows that stand
+// in one piece gain nothing by company.
+template <class T>
+inline int rows_together(int64_t K, int64_t entry) {
+  return entry == 1 && K > kGroupLimit<T> ? 1 : kGroup;
 }
 
 // Where rows [row, row + n) of an array stand: in the array itself, or (`direct` false) in the slots. `at` has kGroup places.
@@ -64,12 +99,12 @@ inline void find_rows(const Job& job, S* x, const Strides& strides, int64_t row,
   }
 }
 
-// The same for the rows that follow kGroup rows whose places `at` has.
+// The same for the rows that follow `group` rows whose places `at` has.
 template <class T, class S>
-inline void next_rows(const Job& job, S* x, const Strides& strides, int64_t row, int n, bool direct, T** at) {
+inline void next_rows(const Job& job, S* x, const Strides& strides, int64_t row, int n, int group, bool direct, T** at) {
   if (!direct) return;  // the slots stay where they are
   if (job.inner > 1) return find_rows<T>(job, x, strides, row, n, true, nullptr, 0, at);
-  const int64_t step = kGroup * strides.outer;
+  const int64_t step = group * strides.outer;
   for (int i = 0; i < kGroup; ++i) at[i] += step;
 }
 
@@ -157,7 +192,7 @@ class Together {
   unsigned write(G& group, int i) {
     double* const threshold = threshold_ ? threshold_ + i : nullptr;
     const unsigned rows = (1u << size(i)) - 1;
-    if (s_.stream && K_ % W == 0 && aligned(dst_[i])) return group.template write<true>(rows, dst_ + i, threshold) << i;
+    if (s_.stream && K_ % W == 0 && all_aligned(dst_ + i, size(i))) return group.template write<true>(rows, dst_ + i, threshold) << i;
     return group.template write<false>(rows, dst_ + i, threshold) << i;
   }
 
@@ -171,7 +206,7 @@ class Together {
   double* threshold_;
 };
 
-// Projects src[i] to dst[i] for i < n. Slots of `s.rows` serve the rows that need project_any.
+// Projects src[i] to dst[i] for i < n. A row that needs project_any is copied to its slot of `s.rows`, or to the only one.
 template <class T>
 inline void project_group(const ProjectJob& job, const double* r, const T** src, int n, int64_t K, T** dst,
                           LaneRadii<T>& radii, const Scratch<T>& s, double* threshold) {
@@ -180,7 +215,7 @@ inline void project_group(const ProjectJob& job, const double* r, const T** src,
   for (int i = 0; undone >> i; ++i) {
     if (!(undone >> i & 1)) continue;
     if (K > kGroupLimit<T> && project_direct(src[i], K, r[i], dst[i], s, threshold[i])) continue;
-    T* slot = s.rows + i * s.stride;
+    T* slot = s.rows + (s.slots > 1 ? i * s.stride : 0);
     if (src[i] != slot) std::copy_n(src[i], K, slot);
     project_any(slot, K, r[i], dst[i], s, threshold[i]);
   }
@@ -199,12 +234,14 @@ inline double find_radius(const ProjectJob& job, int64_t row, const T* x) {
 template <class S>
 inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
-  Scratch<T> s = scratch_for<T>(job.K);
   const S* x = static_cast<const S*>(job.x);
   S* p = static_cast<S*>(job.p);
   const int64_t K = std::max<int64_t>(job.K, kTile<T>);  // shorter rows are filled up with -inf
   const bool in_place = std::is_same_v<S, T> && K == job.K;
   const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
+  const int group = read && write ? kGroup : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
+  const Workspace<T> workspace(K, read && write ? 1 : group);
+  Scratch<T> s = workspace.view();
   s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written
   LaneRadii<T> radii;
   const bool rule = job.rule != Rule::given || job.radius_per_row;
@@ -213,14 +250,14 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   radii.set(r, kWidth<T>);
   const T* src[kGroup];
   T* dst[kGroup];
-  const int first = int(std::min<int64_t>(kGroup, end - begin));
+  const int first = int(std::min<int64_t>(group, end - begin));
   find_rows<const T>(job, x, job.xs, begin, first, read, s.rows, s.stride, src);
   find_rows(job, p, job.ps, begin, first, write, s.rows, s.stride, dst);
-  for (int64_t row = begin; row < end; row += kGroup) {
-    const int n = int(std::min<int64_t>(kGroup, end - row));
+  for (int64_t row = begin; row < end; row += group) {
+    const int n = int(std::min<int64_t>(group, end - row));
     if (row > begin) {
-      next_rows<const T>(job, x, job.xs, row, n, read, src);
-      next_rows(job, p, job.ps, row, n, write, dst);
+      next_rows<const T>(job, x, job.xs, row, n, group, read, src);
+      next_rows(job, p, job.ps, row, n, group, write, dst);
     }
     if (!read) load_rows(job, x, job.xs, row, n, s);
     for (int i = 0; job.mask && i < n; ++i) hide_masked(job, row + i, s.rows + i * s.stride);
@@ -255,7 +292,7 @@ inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, 
     if (lanes) {
       vjp_lanes(p + i, v + i, load(scale), m, K, g + i, s.lanes, wp);
     } else if (together) {
-      const bool stream = s.stream && K % W == 0 && aligned(g[i]);
+      const bool stream = s.stream && K % W == 0 && all_aligned(g + i, m);
       const auto f = wp       ? vjp_together<true, false, T>
                      : stream ? vjp_together<false, true, T>
                               : vjp_together<false, false, T>;
@@ -285,7 +322,7 @@ inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, 
     const uint32_t* words = job.words + (row + i) * step;
     const int m = std::min(W, n - i);
     if (K <= kChosenGroupLimit) {
-      const bool past = stream && K % W == 0 && aligned(g[i]);
+      const bool past = stream && K % W == 0 && all_aligned(g + i, m);
       const auto f = past ? vjp_chosen<true, T> : vjp_chosen<false, T>;
       f(words, v + i, m, K, scale, g + i);
       continue;
@@ -300,15 +337,18 @@ inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, 
 template <class S>
 inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
-  constexpr int half = kGroup / 2;  // p in the lower slots, v and then the gradient in the upper ones
-  Scratch<T> s = scratch_for<T>(job.K);
+  constexpr int most = kGroup / 2;
   const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
   S* grad = static_cast<S*>(job.grad_x);
   const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;
+  // p in the lower slots, v and then the gradient in the upper ones
+  const int half = direct ? most : std::min(most, rows_together<T>(job.K, job.strides.entry));
+  const Workspace<T> workspace(job.K, direct ? 0 : 2 * half);
+  Scratch<T> s = workspace.view();
   s.stream = direct && 3 * job.bytes() >= kStreamFrom;
   Scratch<T> upper = s;
-  upper.rows += half * s.stride;
-  T scale[kWidth<T>], along[half + kWidth<T>];
+  upper.rows += direct ? 0 : half * s.stride;
+  T scale[kWidth<T>], along[most + kWidth<T>];
   std::fill_n(scale, kWidth<T>, vjp_scale<T>(job.radius[0]));
   for (int64_t row = begin; row < end; row += half) {
     const int n = int(std::min<int64_t>(half, end - row));
@@ -335,11 +375,13 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
 template <class S>
 inline void mean_rows(const MeanJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
-  const Scratch<T>& s = scratch_for<T>(job.K);
   const S* x = static_cast<const S*>(job.x);
   const bool direct = std::is_same_v<S, T> && job.xs.entry == 1 && !job.mask;
-  for (int64_t row = begin; row < end; row += kGroup) {
-    const int n = int(std::min<int64_t>(kGroup, end - row));
+  const int group = direct ? kGroup : rows_together<T>(job.K, job.xs.entry);
+  const Workspace<T> workspace(job.K, direct ? 0 : group);
+  const Scratch<T>& s = workspace.view();
+  for (int64_t row = begin; row < end; row += group) {
+    const int n = int(std::min<int64_t>(group, end - row));
     if (!direct) load_rows(job, x, job.xs, row, n, s);
     for (int i = 0; i < n; ++i) {
       T* slot = s.rows + i * s.stride;

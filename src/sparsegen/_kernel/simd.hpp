@@ -69,6 +69,14 @@ inline void store(T* p, Vec<T> v) {
 
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % kVectorBytes == 0; }
 
+// Rows need not follow each other: that one is aligned says nothing of the next.
+template <class P>
+inline bool all_aligned(const P* rows, int n) {
+  bool found = true;
+  for (int i = 0; i < n; ++i) found &= aligned(rows[i]);
+  return found;
+}
+
 // store(), or (`stream`) a write past the caches to an aligned address; finish_streams() makes those visible.
 template <bool stream, class T>
 inline void put(T* p, Vec<T> v) {
@@ -191,7 +199,7 @@ inline Vec<double> vmin(Vec<double> a, Vec<double> b) {
 inline Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
 #if defined(__AVX512F__)
   return (Vec<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
-#elif defined(__FMA__)
+#elif defined(__AVX2__) && defined(__FMA__)
   return (Vec<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
 #else
   return a * b + c;
@@ -201,7 +209,7 @@ inline Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
 inline Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
 #if defined(__AVX512F__)
   return (Vec<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
-#elif defined(__FMA__)
+#elif defined(__AVX2__) && defined(__FMA__)
   return (Vec<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
 #else
   return a * b + c;

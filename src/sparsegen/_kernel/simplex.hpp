@@ -14,7 +14,9 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 #include <type_traits>
+#include <vector>
 
 #include "job.hpp"
 #include "simd.hpp"
@@ -27,6 +29,11 @@ inline constexpr int kStep = kUnroll * kWidth<T>;  // entries a loop turn handle
 template <class T>
 inline constexpr int kLine = 64 / int(sizeof(T));  // entries of a cache line
 inline constexpr int64_t kFold = 16;               // turns after which a partial sum joins the total
+// Turns, and entries, after which the four chains of a sum are joined. Longer chains round so often that rows of equal entries,
+// whose errors all have one sign, miss their sum by more than two units in the last place.
+inline constexpr int64_t kSpanTurns = 4;
+template <class T>
+inline constexpr int64_t kSpan = kSpanTurns * kStep<T>;
 
 // Running total of many partial sums: double for float, compensated for double.
 template <class T>
@@ -75,18 +82,22 @@ inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Mas
   const Vec<T> zero{};
   Mask<T> n0 = count, n1{}, n2{}, n3{};
   while (steps > 0) {
-    Vec<T> s0{}, s1{}, s2{}, s3{};
     const int64_t turns = std::min(steps, kFold);
     steps -= turns;
-    for (const T* end = x + turns * kStep<T>; x != end; x += kStep<T>) {
-      const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
-      s0 += vmin(d0, zero), n0 += d0 < zero;
-      s1 += vmin(d1, zero), n1 += d1 < zero;
-      s2 += vmin(d2, zero), n2 += d2 < zero;
-      s3 += vmin(d3, zero), n3 += d3 < zero;
-      for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) prefetch_far(x + j + on);
+    Vec<T> sum{};
+    for (const T* const end = x + turns * kStep<T>; x != end;) {
+      Vec<T> s0{}, s1{}, s2{}, s3{};
+      for (const T* const pause = end - x > kSpan<T> ? x + kSpan<T> : end; x != pause; x += kStep<T>) {
+        const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
+        s0 += vmin(d0, zero), n0 += d0 < zero;
+        s1 += vmin(d1, zero), n1 += d1 < zero;
+        s2 += vmin(d2, zero), n2 += d2 < zero;
+        s3 += vmin(d3, zero), n3 += d3 < zero;
+        for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) prefetch_far(x + j + on);
+      }
+      sum += (s0 + s1) + (s2 + s3);
     }
-    total.add(-lanes_sum((s0 + s1) + (s2 + s3)));
+    total.add(-lanes_sum(sum));
   }
   count = (n0 + n1) + (n2 + n3);
 }
@@ -152,24 +163,43 @@ inline Vec<T> guess(Vec<T> mean, Vec<T> spread, Vec<T> share) {
   return mean + spread * select<T>(over < Vec<T>{}, right, left);
 }
 
+// More than Newton's method takes, see above. A row that did not settle until then would be projected by sorting.
+inline constexpr int kMostPasses = 100;
+
+// Is a step of Newton's no more than the grid that tau stands on and the rounding of f, a sum of `count` entries, make of 0?
+// Entries too small to be felt in that sum then come and go from pass to pass (29, 53, 29 of the powers 2^0 ... 2^-52), and
+// no set is better than another.
+template <class T>
+inline constexpr T kGrid = 2 * std::numeric_limits<T>::epsilon();
+template <class T>
+inline constexpr T kBlur = 16 * std::numeric_limits<T>::epsilon();
+
+template <class T>
+inline bool is_rounding(double step, T tau, double r, int64_t count) {
+  return std::fabs(step) <= std::fabs(double(tau)) * double(kGrid<T>) + r * double(kBlur<T>) / double(count);
+}
+
 // From `tau`, any guess, to the threshold; `low` is a lower bound of it, below the row's maximum. f is convex, so the
 // first step lands below the threshold from either side; from there the steps climb and the counts fall. Equal counts
 // mean equal sets, as the sets {x > tau} are nested; `last` is the size of the set whose step led to `tau`, if one did.
+// An empty cut says that no set was found.
 template <class T>
 inline Cut<T> newton(const Row<T>& row, T tau, T low, double r, int64_t last = -1) {
-  for (int pass = 0;; ++pass) {
+  for (int pass = 0, steps = 0; pass < kMostPasses; ++pass) {
     const Excess e = excess(row, tau);
-    if (e.count == 0 && tau > low) {
-      tau = low;
+    if (e.count == 0) {
+      if (!(tau > low)) break;
+      tau = low, last = -1, steps = 0;
       continue;
     }
     const double step = (e.sum - r) / double(e.count);
     const T next = add_down(tau, step);
-    if (e.count == last || e.count == 0 || next == tau || (pass > 1 && e.count > last))
+    if (e.count == last || next == tau || (steps > 1 && e.count > last && is_rounding(step, tau, r, e.count)))
       return {tau, step, e.sum, e.count};
-    last = e.count;
+    last = e.count, ++steps;
     tau = std::max(next, low);
   }
+  return {low, 0, 0, 0};
 }
 
 // The threshold of a cut whose set was not the right one.
@@ -248,7 +278,8 @@ struct Scratch {
   T* maxima = nullptr;  // a vector for each block
   T* picked = nullptr;  // K and padding
   T* lanes = nullptr;   // small K only: K x W
-  T* rows = nullptr;    // kGroup rows of `stride` entries
+  T* rows = nullptr;    // `slots` rows of `stride` entries
+  int slots = 0;
   int32_t* touched = nullptr;
   int64_t stride = 0;
   bool stream = false;  // the output is larger than the caches: write past them
@@ -372,14 +403,15 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
     // Entries far from 0 beside a small radius: tau's grid is too coarse, and x - max must come first.
     return false;
   }
-  const auto write = s.stream && aligned(p) ? write_row<true, T> : write_row<false, T>;
-  T* const out = cut.sure || x != p ? p : s.picked;  // the entries may be needed once more
+  const bool late = !cut.sure && x == p;  // the entries may be needed once more, so they are not written over yet
+  const auto write = s.stream && aligned(p) && !late ? write_row<true, T> : write_row<false, T>;
+  T* const out = late ? s.picked : p;
   if (write(row, K, maxima, cut, scale, out) == cut.count || cut.sure) {
-    if (out != p) std::copy_n(out, K, p);
+    if (late) std::copy_n(out, K, p);
     return true;
   }
   cut = climb(row, cut, add_down(top, -r), r);
-  if (!(cut.sum <= 2 * r)) return false;
+  if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
   write(row, K, maxima, cut, r, p);
   threshold = double(cut.tau) + cut.rest;
   return true;
@@ -393,8 +425,47 @@ inline void uniform_row(const T* x, int64_t K, T above, T* p) {
   for (int64_t i = 0; i < K; ++i) p[i] = x[i] > above ? share : T(0);
 }
 
-// Any row and radius: shifts by the maximum and brings the radius near 1 by a power of two where that is needed.
-// `x` is overwritten and may be `p`.
+// A number and what rounding left of it: 106 bits.
+struct Twice {
+  double high, low;
+  Twice plus(Twice b) const {
+    const double sum = high + b.high, part = sum - high;
+    const double error = ((high - (sum - part)) + (b.high - part)) + (low + b.low);
+    return {sum + error, error - ((sum + error) - sum)};
+  }
+  Twice over(double n) const {
+    const double share = high / n;
+    return {share, (std::fma(-share, n, high) + low) / n};
+  }
+  double value() const { return high + low; }
+};
+
+// The plain twin of project_direct(), by sorting, in twice double precision: for rows on which that gives up. It needs the
+// largest entry to be a number, and r > 0. `p` may be `x`. Returns the threshold.
+template <class T>
+inline double project_sorted(const T* x, int64_t K, double r, T* p) {
+  std::vector<double> sorted(x, x + K);
+  std::sort(sorted.begin(), sorted.end(), std::greater<double>());
+  const double top = sorted[0];
+  const auto below = [=](double v) { return Twice{v, 0}.plus({-top, 0}); };  // exact
+  Twice sum{0, 0}, tau{-r, 0};
+  for (int64_t k = 1; k <= K && below(sorted[k - 1]).high > -r; ++k) {
+    const Twice u = below(sorted[k - 1]);
+    // Entry k is in while it lies above the threshold of those before it.
+    if (k > 1 && !(u.plus({-tau.high, -tau.low}).value() > 0)) break;
+    sum = sum.plus(u);
+    tau = sum.plus({-r, 0}).over(double(k));
+  }
+  for (int64_t i = 0; i < K; ++i) {
+    const double d = x[i] > -kInf<T> ? below(double(x[i])).plus({-tau.high, -tau.low}).value() : 0;
+    p[i] = d > 0 ? T(d / r) : T(0);
+  }
+  return top + tau.value();
+}
+
+// Any row and radius: brings the radius near 1 by a power of two where that is needed. Where the radius is small beside the
+// largest entry, that entry is taken off first, and no digit of those near it is lost; where it is not, digits of the others
+// would be. `x` is overwritten and may be `p`.
 template <class T>
 inline void project_any(T* x, int64_t K, double r, T* p, const Scratch<T>& s, double& threshold) {
   T top = -kInf<T>;
@@ -410,16 +481,14 @@ inline void project_any(T* x, int64_t K, double r, T* p, const Scratch<T>& s, do
   if (r == 0) return uniform_row(x, K, std::nextafter(top, -kInf<T>), p);
   if (std::isinf(r)) return uniform_row(x, K, -kInf<T>, p);
 
+  const double base = std::fabs(double(top)) >= 2 * r ? double(top) : 0;
   const int power = plain_radius<T>(r) ? 0 : -std::ilogb(r);
   const double half = std::ldexp(1.0, power / 2), rest = std::ldexp(1.0, power - power / 2);
-  for (int64_t i = 0; i < K; ++i) x[i] = T(double(x[i] - top) * half * rest);
+  for (int64_t i = 0; i < K; ++i) x[i] = T((double(x[i]) - base) * half * rest);
+  const double scaled = std::ldexp(r, power);
   double shifted = 0;
-  if (!project_direct(x, K, std::ldexp(r, power), p, s, shifted)) {
-    // Not reached: the shifted maximum is 0 and the radius lies in [1, 2) or in the plain range.
-    std::fill_n(p, K, std::numeric_limits<T>::quiet_NaN());
-    return;
-  }
-  threshold = double(top) + std::ldexp(shifted, -power);
+  if (!project_direct(x, K, scaled, p, s, shifted)) shifted = project_sorted(x, K, scaled, p);
+  threshold = base + std::ldexp(shifted, -power);
 }
 
 // Mean over the entries that are not -inf, and their number. NaN and +inf come through.
@@ -443,8 +512,10 @@ inline double mean_row(const T* x, int64_t K, double& count) {
   if (count == 0) return 0;
   if (std::isfinite(sum[0])) return sum[0] / count;
   double mean = 0;  // the sum overflowed, or an entry is not finite
-  for (i = 0; i < K; ++i) mean += x[i] == -kInf<T> ? 0.0 : double(x[i]) / count;
-  return mean;
+  bool finite = true;
+  for (i = 0; i < K; ++i) mean += x[i] == -kInf<T> ? 0.0 : double(x[i]) / count, finite &= x[i] < kInf<T>;
+  constexpr double most = std::numeric_limits<double>::max();  // which rounding can exceed
+  return finite ? std::clamp(mean, -most, most) : mean;
 }
 
 // The radius of Rule::cone and Rule::hourglass; NaN outside the cone's domain, 1 where nothing may be chosen.

@@ -31,8 +31,9 @@ inline float widen(Bfloat x) { return float_of(uint32_t(x.bits) << 16); }
 inline float widen(Half h) {
   const uint32_t sign = uint32_t(h.bits & 0x8000) << 16, rest = h.bits & 0x7FFF;
   if (rest >= 0x7C00) return float_of(sign | 0x7F800000 | (rest & 0x3FF) << 13);
-  // Shifted into place the exponent is short of the float's by 112; one multiplication mends normals and subnormals.
-  return float_of(sign | bits_of(float_of(rest << 13) * 0x1p112f));
+  // No step of it is a subnormal float, which a caller's processor may be set to flush.
+  if (rest < 0x400) return float_of(sign | bits_of(float(rest) * 0x1p-24f));
+  return float_of(sign | ((rest << 13) + (112u << 23)));
 }
 
 inline void narrow(float x, float& out) { out = x; }

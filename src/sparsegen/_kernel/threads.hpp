@@ -5,6 +5,7 @@
 #include <atomic>
 #include <condition_variable>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <mutex>
 #include <thread>
@@ -14,19 +15,71 @@
 #include <pthread.h>
 #include <unistd.h>
 #endif
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
 
 namespace sparsegen {
 
 using Body = std::function<void(int64_t begin, int64_t end)>;
 
-// A share of the work: threads take chunks until none is left.
-struct Share {
-  const Body& body;
-  int64_t total, chunk;
-  std::atomic<int64_t> next{0};
-  void run() {
-    for (int64_t from; (from = next.fetch_add(chunk)) < total;) body(from, std::min(total, from + chunk));
+// The arithmetic of the standard while it lives: rounding to nearest, subnormal numbers kept. A caller may have asked its
+// thread for another (torch.set_flush_denormal), and a result must not depend on which thread found it.
+class StandardArithmetic {
+ public:
+#if defined(__SSE2__)
+  StandardArithmetic() : before_(_mm_getcsr()) {
+    if (before_ & kOwn) _mm_setcsr(before_ & ~kOwn);
   }
+  ~StandardArithmetic() {
+    if (before_ & kOwn) _mm_setcsr(before_);
+  }
+
+ private:
+  static constexpr unsigned kOwn = 0x8000 | 0x6000 | 0x0040;  // flush to zero, rounding, subnormals are zero
+  unsigned before_;
+#elif defined(__aarch64__)
+  StandardArithmetic() {
+    asm volatile("mrs %0, fpcr" : "=r"(before_));
+    if (before_ & kOwn) asm volatile("msr fpcr, %0" ::"r"(before_ & ~kOwn));
+  }
+  ~StandardArithmetic() {
+    if (before_ & kOwn) asm volatile("msr fpcr, %0" ::"r"(before_));
+  }
+
+ private:
+  static constexpr uint64_t kOwn = uint64_t(1) << 24 | uint64_t(3) << 22 | uint64_t(1) << 19;  // FZ, RMode, FZ16
+  uint64_t before_ = 0;
+#endif
+};
+
+// A share of the work: threads take chunks until none is left, or until one of them fails.
+class Share {
+ public:
+  Share(const Body& body, int64_t total, int64_t chunk) : body_(body), total_(total), chunk_(chunk) {}
+
+  void run() noexcept {
+    const StandardArithmetic standard;
+    try {
+      for (int64_t from; (from = next_.fetch_add(chunk_)) < total_;) body_(from, std::min(total_, from + chunk_));
+    } catch (...) {
+      const std::lock_guard<std::mutex> hold(failing_);
+      if (!failure_) failure_ = std::current_exception();
+      next_ = total_;
+    }
+  }
+
+  // To be called once no thread runs it any more: the failure of any thread is the caller's.
+  void finish() const {
+    if (failure_) std::rethrow_exception(failure_);
+  }
+
+ private:
+  const Body& body_;
+  const int64_t total_, chunk_;
+  std::atomic<int64_t> next_{0};
+  std::mutex failing_;
+  std::exception_ptr failure_;
 };
 
 // Threads that wait for work. One caller at a time has them; another caller meanwhile works alone.
@@ -35,11 +88,11 @@ class Pool {
   void run(Share& share, int threads) {
     std::unique_lock<std::mutex> turn(turn_, std::try_to_lock);
     if (!turn.owns_lock()) return share.run();
-    while (int(workers_) < threads - 1) start();
+    for (bool more = true; more && workers_ < threads - 1;) more = start();
     {
       std::lock_guard<std::mutex> hold(state_);
       share_ = &share;
-      wanted_ = threads - 1;
+      wanted_ = std::min(threads - 1, workers_);
       ++round_;
     }
     wake_.notify_all();
@@ -51,9 +104,15 @@ class Pool {
   }
 
  private:
-  void start() {
-    std::thread([this] { work(); }).detach();
+  // False where the system has no thread left to give: the work is done by those there are.
+  bool start() {
+    try {
+      std::thread([this] { work(); }).detach();
+    } catch (const std::exception&) {
+      return false;
+    }
     ++workers_;
+    return true;
   }
   void work() {
     std::unique_lock<std::mutex> hold(state_);
@@ -102,10 +161,14 @@ inline std::atomic<OpenMP>& borrowed() {
 }
 
 inline void parallel(int64_t total, int64_t chunk, int threads, const Body& body) {
-  if (threads <= 1 || total <= chunk) return body(0, total);
-  Share share{body, total, chunk};
+  if (threads <= 1 || total <= chunk) {
+    const StandardArithmetic standard;
+    return body(0, total);
+  }
+  Share share(body, total, chunk);
   if (OpenMP run = borrowed()) run([](void* data) { static_cast<Share*>(data)->run(); }, &share, unsigned(threads), 0);
   else pool().run(share, threads);
+  share.finish();
 }
 
 }  // namespace sparsegen
