@@ -358,7 +358,7 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
       if (!job.words) load_rows(job, p, job.strides, row, n, s);
       load_rows(job, v, job.strides, row, n, upper);
     }
-    find_rows<const T>(job, p, job.strides, row, n, direct, s.rows, s.stride, pi);
+    if (!job.words) find_rows<const T>(job, p, job.strides, row, n, direct, s.rows, s.stride, pi);
     find_rows<const T>(job, v, job.strides, row, n, direct, upper.rows, s.stride, vi);
     find_rows(job, grad, job.strides, row, n, direct, upper.rows, s.stride, gi);
     if (job.words) vjp_chosen_rows(job, row, vi, n, gi, scale, s.stream);
