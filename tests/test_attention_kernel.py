@@ -1,6 +1,7 @@
 """The fused attention against its definition composed from torch's operations, and the laws it keeps on the way."""
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -462,3 +463,29 @@ def test_types_that_do_not_fit_are_refused():
         sgt.sparse_attention(q, k.double(), v)
     with pytest.raises(TypeError, match=r"query must be a torch\.Tensor"):
         sgt.sparse_attention(q.numpy(), k, v)
+
+
+def _autocast_dtypes(attend, *dtypes):
+    xs = [sample(2, 3, 4, seed=i).to(dtype) for i, dtype in enumerate(dtypes)]
+    with torch.autocast("cpu", torch.bfloat16):
+        return attend(*xs)
+
+
+@pytest.mark.parametrize("mapping", ["sparsemax", "softmax", "sparsegen_lin"])
+@pytest.mark.parametrize("dtypes", [
+    (torch.bfloat16, torch.float32, torch.float32), (torch.float32,) * 3, (torch.float64,) * 3,
+    (torch.float32, torch.bfloat16, torch.float16),
+])  # fmt: skip
+def test_autocast_casts_as_torchs_attention_does(dtypes, mapping):
+    theirs = _autocast_dtypes(torch.nn.functional.scaled_dot_product_attention, *dtypes)
+    ours = _autocast_dtypes(partial(sgt.sparse_attention, mapping=mapping), *dtypes)
+    assert ours.dtype == theirs.dtype
+    if mapping == "softmax":
+        torch.testing.assert_close(ours, theirs, rtol=0.05, atol=0.05)
+    cast = [sample(2, 3, 4, seed=i).to(dtype).to(ours.dtype) for i, dtype in enumerate(dtypes)]
+    torch.testing.assert_close(ours, sgt.sparse_attention(*cast, mapping=mapping), rtol=0.05, atol=0.05)
+
+
+def test_without_autocast_the_dtypes_must_agree():
+    with pytest.raises(TypeError, match=r"^sparsegen: key must be of the query's dtype torch.bfloat16"):
+        sgt.sparse_attention(sample(2, 3, 4).bfloat16(), sample(2, 3, 4).float(), sample(2, 3, 4).float())

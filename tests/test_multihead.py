@@ -574,6 +574,19 @@ def test_packed_sequences_attend_as_each_alone():
     assert ours(packed, packed, packed, need_weights=False)[1] is None
 
 
+@NESTED
+@pytest.mark.parametrize("lengths", [(), (0,), (0, 0)])
+def test_packed_sequences_without_entries_attend_to_nothing(lengths):
+    _, ours = pair(mapping="sparsemax", batch_first=True)
+    packed = torch.nested.nested_tensor([torch.zeros(n, E) for n in lengths], dtype=torch.float64)
+    output, weights = ours(packed, packed, packed, average_attn_weights=False)
+    assert output.is_nested
+    assert output.dtype == torch.float64
+    assert [tuple(part.shape) for part in output.unbind()] == [(n, E) for n in lengths]
+    assert weights.shape == (len(lengths), H, 0, 0)
+    assert ours(packed, packed, packed, need_weights=False)[1] is None
+
+
 # replace_attention
 
 

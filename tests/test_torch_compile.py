@@ -225,3 +225,27 @@ def test_a_low_precision_layer_under_autocast_trains_the_control(name):
     assert control.grad.dtype == torch.float32
     assert control.grad.isfinite()
     assert layer.weight.grad.isfinite().all()
+
+
+class _Attend(torch.nn.Module):
+    """Attention over as many keys as there are True: a size that no tracer knows."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.options = options
+
+    def forward(self, x, keep):
+        chosen = x[keep.nonzero().squeeze(1)]
+        return sgt.sparse_attention(x, chosen, chosen, **self.options)
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"mapping": "sparsegen_lin", "lam": 0.5}, {"mapping": "softmax"}, {"mapping": "sparsehourglass", "q": 0.5},
+    {"mapping": "sparsegen_exp"}, {"return_weights": True}, {"is_causal": True}, {"mapping": "hardmax"},
+], ids=str)  # fmt: skip
+def test_attention_over_a_number_of_keys_that_no_one_knows_is_exported(options):
+    x, keep = torch.randn(6, 4, generator=torch.Generator().manual_seed(0)), torch.tensor([1, 0, 1, 1, 0, 1]) > 0
+    module = _Attend(**options)
+    exported = torch.export.export(module, (x, keep)).module()
+    for on in (keep, ~keep):
+        torch.testing.assert_close(exported(x, on), module(x, on))

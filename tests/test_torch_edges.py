@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import pytest
 import torch
@@ -297,3 +298,41 @@ def test_two_callers_transforms_on_hidden_entries_see_finite_numbers():
     seen = []
     sgt.sparsegen(torch.tensor([1.0, -INF, 3.0]), transform=lambda x: seen.append(x) or x)
     assert seen[0].tolist() == [1.0, 3.0, 3.0]
+
+
+LOSSES = {"sparsemax_huber_loss": "lam", "sparsegen_hinge_loss": "lam", "sparsehourglass_hinge_loss": "q"}
+
+
+def _by_control(f, key):
+    return lambda z, c: f(z, **{key: c})
+
+
+def _empty_calls():
+    """Whatever has a control, as a function of scores and the control."""
+    for name in CONTROLLED:
+        ((key, _),) = controls(name).items()
+        yield name, _by_control(torch_map(name), key)
+        if not MAPS[name].domain:  # attention makes scores of its own
+            attend = partial(sgt.sparse_attention, mapping=name)
+            yield f"attention by {name}", _by_control(lambda z, f=attend, **c: f(z, z, z, **c), key)
+    for name, key in LOSSES.items():
+        loss = getattr(sgt, name)
+        yield name, _by_control(lambda z, f=loss, **c: f(z, torch.zeros(z.shape), ignore_empty=True, **c), key)
+
+
+EMPTY_CALLS = dict(_empty_calls())
+
+
+@pytest.mark.parametrize("shape", [(0, 5), (3, 0), (0, 0)])
+@pytest.mark.parametrize("scores_learn", [False, True])
+@pytest.mark.parametrize("name", EMPTY_CALLS)
+def test_nothing_to_map_gives_a_control_the_gradient_zero(name, scores_learn, shape):
+    f = EMPTY_CALLS[name]
+    for start in (torch.tensor(0.25), torch.full(shape[:1], 0.25)):
+        c, z = start.clone().requires_grad_(), torch.empty(shape, requires_grad=scores_learn)
+        f(z, c).sum().backward()
+        assert torch.equal(c.grad, torch.zeros_like(start))
+        if scores_learn:
+            assert torch.equal(z.grad, torch.empty(shape))
+        again = torch.func.grad(lambda c: f(torch.empty(shape), c).sum())(start)
+        assert torch.equal(again, torch.zeros_like(start))

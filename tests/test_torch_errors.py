@@ -211,3 +211,45 @@ def test_a_control_that_is_no_tensor_and_no_number_is_named():
 def test_a_module_without_its_control_names_itself():
     with pytest.raises(TypeError, match=r"^Sparsecone\.__init__\(\) missing 1 required positional argument: 'q'$"):
         sgt.Sparsecone()
+
+
+NOT_DENSE = {
+    "coo": (lambda t: t.to_sparse(), r"layout torch\.sparse_coo"),
+    "csr": (lambda t: t.to_sparse_csr(), r"layout torch\.sparse_csr"),
+    "nested": (lambda t: torch.nested.as_nested_tensor(list(t)), "a nested tensor"),
+    "ragged": (lambda t: torch.nested.nested_tensor([t[0], t[1, :2]]), "a nested tensor"),
+    "jagged": (lambda t: torch.nested.as_nested_tensor(list(t), layout=torch.jagged), "a nested tensor"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*[Nn]ested.*:UserWarning", "ignore:Sparse CSR:UserWarning")
+@pytest.mark.parametrize("kind", NOT_DENSE)
+def test_a_tensor_that_is_not_dense_is_refused_by_name_everywhere(kind):
+    make, found = NOT_DENSE[kind]
+    z, on = torch.eye(3), torch.ones(3, 3, dtype=torch.bool)
+    other, labels = make(z), torch.arange(3)
+    calls = {
+        "scores": [
+            *(lambda name=name: torch_map(name)(other, **controls(name)) for name in NAMES),
+            lambda: sgt.sparsemax(other, dim=0),
+            lambda: sgt.sparsegen_hinge_loss(other, labels),
+            lambda: sgt.softmax_log_loss(other, labels),
+            lambda: sgt.lam_for_support(other, 2),
+            lambda: sgt.explain(other),
+        ],
+        "points": [lambda: sgt.project(other)],
+        "query": [lambda: sgt.sparse_attention(other, z, z)],
+        "value": [lambda: sgt.sparse_attention(z, z, other)],
+        "lam": [lambda: sgt.sparsegen_lin(z, lam=other)],
+        "weight": [lambda: sgt.softmax_log_loss(z, labels, weight=other)],
+    }
+    if "nested" in found:
+        calls["target"] = [lambda: sgt.softmax_log_loss(z, other)]
+    if kind != "ragged":
+        hidden = make(on)
+        calls["mask"] = [lambda: sgt.sparsemax(z, mask=hidden), lambda: sgt.lam_for_support(z, 2, mask=hidden)]
+        calls["attn_mask"] = [lambda: sgt.sparse_attention(z, z, z, attn_mask=hidden)]
+    for name, each in calls.items():
+        for call in each:
+            with pytest.raises(TypeError, match=rf"^sparsegen: {name} must be a dense tensor .*, got {found}\.$"):
+                call()

@@ -8,6 +8,7 @@ import math
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import scipy.sparse as sp
 import torch
@@ -385,3 +386,25 @@ def test_memory_grows_with_the_entries_and_not_with_the_labels():
     run = subprocess.run([sys.executable, "-c", BIG], capture_output=True, text=True, timeout=120, check=True)
     scores = 4 * 200_000 * 8 / 2**20  # 6.1 MB; the pairs of one row are 76 MB with 50 labels and 1526 with 1000
     assert all(float(line) < 10 * scores for line in run.stdout.split())
+
+
+@pytest.mark.parametrize("ignore", [torch.tensor(1), torch.tensor(1, dtype=torch.int32), np.int64(1), np.array(1)])
+def test_ignore_index_is_any_one_integer(ignore):
+    z, y = torch.randn(4, 5, generator=torch.Generator().manual_seed(0)), torch.tensor([0, 1, 2, 1])
+    want = sgt.softmax_log_loss(z, y, ignore_index=1)
+    assert torch.equal(sgt.softmax_log_loss(z, y, ignore_index=ignore), want)
+    assert torch.equal(sgt.SoftmaxLogLoss(ignore_index=ignore)(z, y), want)
+    by_formula = torch.func.vmap(lambda z, y: sgt.softmax_log_loss(z, y, ignore_index=ignore))(z[None], y[None])
+    torch.testing.assert_close(by_formula[0], want)
+    assert sg.softmax_log_loss(z.numpy(), y.numpy(), ignore_index=ignore) == pytest.approx(want.item())
+
+
+@pytest.mark.parametrize("ignore", [1.0, "1", None, torch.tensor(1.0), torch.tensor([1, 2])])
+def test_an_ignore_index_that_is_no_integer_is_refused(ignore):
+    for call in (
+        lambda: sgt.softmax_log_loss(torch.randn(2, 3), torch.tensor([0, 1]), ignore_index=ignore),
+        lambda: sgt.SoftmaxLogLoss(ignore_index=ignore)(torch.randn(2, 3), torch.tensor([0, 1])),
+        lambda: sg.softmax_log_loss([[1.0, 2.0, 3.0]], [0], ignore_index=ignore),
+    ):
+        with pytest.raises(TypeError, match=r"^sparsegen: ignore_index must be an integer, got "):
+            call()

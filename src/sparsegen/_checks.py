@@ -38,10 +38,18 @@ def axis_index(name: str, value: object, shape: Sequence[int], of: str = "scores
     return index % ndim
 
 
+def integer(name: str, value: Any) -> int:
+    """Return an integer given as one: Python's, NumPy's, or an array or a tensor of no axes."""
+    try:
+        return operator.index(value)
+    except (TypeError, ValueError, RuntimeError):
+        fail(TypeError, name, "an integer", repr(value))
+
+
 def broadcasts(name: str, shape: Sequence[int], target: Sequence[int], meaning: str) -> None:
     """Refuse a `shape` that does not broadcast to `target`, described to the reader as `meaning`."""
     short = len(shape) <= len(target)
-    if short and all(a in (1, b) for a, b in zip(reversed(shape), reversed(target))):
+    if short and all(a in (b, 1) for a, b in zip(reversed(shape), reversed(target))):
         return
     fail(ValueError, f"the shape of {name}", f"broadcastable to {tuple(target)}, {meaning}", tuple(shape))
 

@@ -34,7 +34,7 @@ class Target(NamedTuple):
 
 
 def read(
-    target: Any, shape: Sequence[int], *, ignore_index: int = -100, ignore_empty: bool = False, even: str = "",
+    target: Any, shape: Sequence[int], *, ignore_index: Any = -100, ignore_empty: bool = False, even: str = "",
     eps: float | None = None,
 ) -> Target:  # fmt: skip
     """Read a target for scores of that shape; rows are numbered through all leading axes.
@@ -54,8 +54,7 @@ def read(
     array([0.5, 0.5])
     """
     n_rows, n_classes = math.prod(shape[:-1]), shape[-1]
-    if not isinstance(ignore_index, (int, np.integer)):
-        _checks.fail(TypeError, "ignore_index", "an integer", repr(ignore_index))
+    ignore_index = _checks.integer("ignore_index", ignore_index)
     if hasattr(target, "tocsr"):
         entries = _sparse(target, (n_rows, n_classes), len(shape))
     else:

@@ -14,6 +14,8 @@ from sparsegen._maps import HIDDEN, MAPS, TRANSFORMS, Map, Points, sparsegen_rad
 from sparsegen.torch import _ops, _reference
 from sparsegen.torch._kernel import STORAGE, lead_shape
 
+_STRIDED = torch.strided
+
 
 class Info(NamedTuple):
     """What a projection found, one entry a row; without gradients.
@@ -30,20 +32,30 @@ class Info(NamedTuple):
     """The tau of the map's equation: entries whose transformed score exceeds it are the support."""
 
 
+def check_dense(name: str, t: Tensor) -> None:
+    """Refuse tensors that are not one block of numbers with strides."""
+    if t.is_nested:
+        _checks.fail(TypeError, name, "a dense tensor (to_padded_tensor and a mask make one)", "a nested tensor")
+    if t.layout is not torch.strided:
+        _checks.fail(TypeError, name, "a dense tensor (to_dense() makes one)", f"layout {t.layout}")
+
+
 def check_scores(scores: Any, dim: Any, name: str = "scores") -> tuple[Tensor, int]:
     """The scores, cast as torch.softmax casts them under autocast, and `dim` counted from the end."""
     if not isinstance(scores, Tensor):
         _checks.fail(TypeError, name, "a torch.Tensor", type(scores).__name__)
+    check_dense(name, scores)
     if scores.dtype not in STORAGE:
         _checks.fail(TypeError, name, "float16, bfloat16, float32 or float64", f"dtype {scores.dtype}")
     if dim != -1 or scores.dim() == 0:
         dim = _checks.axis_index("dim", dim, scores.shape, name) - scores.dim()
-    if not scores.is_cpu and scores.dtype.itemsize == 2 and _autocast(scores.device.type):
+    if not scores.is_cpu and scores.dtype.itemsize == 2 and autocasts(scores.device.type):
         scores = scores.float()
     return scores, dim
 
 
-def _autocast(device: str) -> bool:
+def autocasts(device: str) -> bool:
+    """Is autocast on for this kind of device?"""
     return torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
 
 
@@ -54,6 +66,7 @@ def check_mask(mask: Any, scores: Tensor) -> Tensor | None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         kind = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
         _checks.fail(TypeError, "mask", "a boolean tensor (True = may be chosen)", kind)
+    check_dense("mask", mask)
     if mask.device != scores.device:
         _checks.fail(ValueError, "mask", f"on the scores' device {scores.device}", mask.device)
     _checks.broadcasts("mask", mask.shape, scores.shape, _checks.MASK_SHAPE)
@@ -69,6 +82,7 @@ def check_control(
         return value
     if not isinstance(value, Tensor):
         return _checks.control_number(name, value, conditions)
+    check_dense(name, value)
     if not value.dtype.is_floating_point:
         _checks.fail(TypeError, name, condition, f"dtype {value.dtype}")
     if value.device != scores.device and value.dim() > 0:
@@ -137,7 +151,7 @@ def run(
     points: Callable[[Tensor], Points] | None = None, g: Callable[[Tensor], Tensor] | None = None,
 ) -> Any:  # fmt: skip
     """Project `z`, or the points made of it, onto `radius`. `g` gives the scale thresholds are reported on."""
-    if points is None or z.shape[dim] == 0:
+    if points is None or _reference.surely(z.shape[dim] == 0):
         p = _ops.project(z, radius, dim, mask)
         return (p, _info(_reference.hide(z, mask), p, radius, dim)) if info else p
     scores = _reference.hide(_widen(z), mask)
@@ -168,7 +182,8 @@ def _run_mean(m: Map, z: Tensor, q: Tensor | float, dim: int, mask: Tensor | Non
 def _normalize(m: Map, z: Tensor, temperature: Any, dim: int, mask: Tensor | None, info: bool) -> Any:
     """Maps whose threshold is 0: weights over their sum. NaN rows outside the domain."""
     x = _reference.hide(_widen(z), mask)
-    p = x if x.shape[dim] == 0 else _shares(m, x, temperature, dim)
+    none = _reference.surely(x.shape[dim] == 0)
+    p = _reference.untouched(x, temperature) if none else _shares(m, x, temperature, dim)
     p = p.to(z.dtype)
     if not info:
         return p
@@ -203,9 +218,9 @@ def _shares(m: Map, z: Tensor, temperature: Any, dim: int) -> Tensor:
 def apply(name: str, scores: Any, controls: dict[str, Any], dim: Any, mask: Any, return_info: bool) -> Any:
     """Apply the map called `name` in the table."""
     m, z = MAPS[name], scores
-    if (
-        type(z) is not Tensor or dim != -1 or not z.is_cpu or z.dtype not in STORAGE or z.dim() == 0
-    ):  # else no call is needed
+    # What check_scores would find in order here needs no call.
+    plain = type(z) is Tensor and z.is_cpu and z.layout is _STRIDED and not z.is_nested
+    if not plain or dim != -1 or z.dtype not in STORAGE or z.ndim == 0:
         z, dim = check_scores(scores, dim)
     if mask is not None:
         mask = check_mask(mask, z)

@@ -20,7 +20,7 @@ import sparsegen._core as _core
 from sparsegen import _checks
 from sparsegen._maps import MAPS, Map
 from sparsegen.torch import _apply, _ops, _reference, modules
-from sparsegen.torch._kernel import STORAGE
+from sparsegen.torch._kernel import STORAGE, address, address_or_none, settled
 
 
 class SparseWeights(NamedTuple):
@@ -166,14 +166,15 @@ def plain(
 
 
 def _rows(t: Tensor, steps: tuple[int, ...] = (1,)) -> Tensor:
-    """`t` with the entries of a row one of `steps` apart, copied if they are not."""
+    """`t` with its numbers in memory and the entries of a row one of `steps` apart, copied if they are not."""
+    t = settled(t)
     return t if t.stride(-1) in steps else t.contiguous()
 
 
 def _walk(t: Tensor) -> list[int]:
     """The matrices of a tensor (..., rows, entries) as the kernel walks them."""
     axes = [number for axis in zip(t.shape[:-2], t.stride()) for number in axis]
-    return [t.data_ptr(), t.stride(-2), *axes]
+    return [address(t), t.stride(-2), *axes]
 
 
 def _spread_mask(call: _Call, shape: tuple[int, ...]) -> Tensor | None:
@@ -188,7 +189,7 @@ def _per_row(control: Tensor | float, lead: tuple[int, ...]) -> tuple[float, Ten
     """One number for all rows, or a tensor with one for each."""
     if not isinstance(control, Tensor):
         return control, None
-    return 0.0, control.detach().double().expand(lead).contiguous()
+    return 0.0, settled(control.detach().double()).expand(lead).contiguous()
 
 
 class _Found(NamedTuple):
@@ -215,9 +216,9 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: _Ca
     seed = int(torch.randint(2**63 - 1, ()).item()) if call.dropout else 0
     found = _core.attention(
         STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
-        _walk(v), radius, _address(radii), call.causal, call.map.rule, call.bias is not None,
+        _walk(v), radius, address_or_none(radii), call.causal, call.map.rule, call.bias is not None,
         [] if mask is None else _walk(mask), 0 if mask is None else mask.stride(-1), call.dropout, seed,
-        out.data_ptr(), found_radius, mean, count, _address(sizes),
+        out.data_ptr(), found_radius, mean, count, address_or_none(sizes),
     )  # fmt: skip
     if sizes is None:
         none = out.new_empty(0)
@@ -227,10 +228,6 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: _Ca
     values = out.new_empty(len(indices))
     found.move_to(indices.data_ptr(), values.data_ptr())
     return _Found(out, indptr, indices, values, means)
-
-
-def _address(t: Tensor | None) -> int:
-    return 0 if t is None else t.data_ptr()
 
 
 def _weights(values: Tensor, dropout: float) -> Tensor:
@@ -278,8 +275,8 @@ def _backward(
     call, lead = ctx.call, tuple(q.shape[:-1])
     if out_grad is None:
         out_grad = q.new_zeros((*lead, v.shape[-1]))
-    out_grad = out_grad.contiguous()
-    more = value_grad.contiguous() if value_grad is not None else None
+    out_grad = settled(out_grad.contiguous())
+    more = settled(value_grad.contiguous()) if value_grad is not None else None
     q, k, v = _rows(q), _rows(k), _rows(v)
     radius, radii = (0.0, found.means[0]) if call.map.rule else _per_row(control, lead)
     q_grad, k_grad, v_grad = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
@@ -288,9 +285,9 @@ def _backward(
     slopes = torch.empty_like(found.values)
     _core.attention_vjp(
         STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
-        _walk(v), radius, _address(radii), _kept_scale(call.dropout), found.indptr.data_ptr(),
-        found.indices.data_ptr(), found.values.data_ptr(), out_grad.data_ptr(), _address(more), slopes.data_ptr(),
-        q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), _address(along),
+        _walk(v), radius, address_or_none(radii), _kept_scale(call.dropout), address(found.indptr),
+        address(found.indices), address(found.values), address(out_grad), address_or_none(more), slopes.data_ptr(),
+        q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), address_or_none(along),
     )  # fmt: skip
     if along is not None and call.map.rule:
         along = _through_mean(call, q, k, control, found.means, along, q_grad, k_grad)
@@ -365,10 +362,21 @@ def _again(
     return tuple(next(each) if wanted else None for wanted in want)
 
 
+def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """The tensors in the lower precision, where torch's own attention would take them in it."""
+    device = tensors[0].device.type
+    if not _apply.autocasts(device):
+        return tensors
+    lower = torch.get_autocast_dtype(device)
+    return tuple(t if t.dtype == torch.float64 else t.to(lower) for t in tensors)
+
+
 def _check_tensors(query: Any, key: Any, value: Any, gqa: bool) -> tuple[Any, ...]:
     """The three with equal leading axes (but for grouped heads), and the size of a group."""
     for name, t in (("query", query), ("key", key), ("value", value)):
         _apply.check_scores(t, -1, name)
+    query, key, value = _autocast(query, key, value)
+    for name, t in (("query", query), ("key", key), ("value", value)):
         if t.dim() < 2:
             _checks.fail(ValueError, name, "of at least two axes (..., length, features)", f"shape {tuple(t.shape)}")
         if t.dtype != query.dtype:
@@ -414,6 +422,7 @@ def _check_mask(mask: Any, causal: bool, scores: Tensor) -> tuple[Tensor | None,
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.dtype.is_floating_point):
         kind = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
         _checks.fail(TypeError, "attn_mask", "a boolean (True = may attend) or floating-point tensor", kind)
+    _apply.check_dense("attn_mask", mask)
     if mask.device != scores.device:
         _checks.fail(ValueError, "attn_mask", f"on the query's device {scores.device}", mask.device)
     _checks.broadcasts("attn_mask", mask.shape, scores.shape, "the shape of the weights")
@@ -434,7 +443,8 @@ def sparse_attention(
     Parameters
     ----------
     query, key, value : Tensor
-        (..., heads, queries, E), (..., heads, keys, E) and (..., heads, keys, Ev); the leading axes broadcast.
+        (..., heads, queries, E), (..., heads, keys, E) and (..., heads, keys, Ev); the leading axes broadcast. Of one
+        dtype, but under autocast, which casts them as it does for torch's attention.
     mapping : str or Module
         A name of the table of maps, or one of ``Sparsemax``, ``Sparsegen``, ``Sparsecone``, ``Sparsehourglass``,
         ``Softmax`` with ``dim=-1``.
@@ -464,8 +474,8 @@ def sparse_attention(
     >>> sgt.sparse_attention(torch.tensor([[2.0]]), keys, torch.eye(3), mapping="sparsegen_lin", lam=0.75)
     tensor([[1., 0., 0.]])
     """
-    dtype = query.dtype if isinstance(query, Tensor) else None
     query, key, value, group = _check_tensors(query, key, value, enable_gqa)
+    dtype = query.dtype
     if return_weights not in (False, True, "csr"):
         _checks.fail(ValueError, "return_weights", "False, True or 'csr'", repr(return_weights))
     if not 0 <= dropout_p <= 1:
@@ -493,14 +503,17 @@ def sparse_attention(
 def _torch_can(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     """Torch's own softmax attention has no gradient of its gradient, and its own mind about rows without keys."""
     learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
-    return mask is None and not learns and bool(q.numel() and k.numel())
+    return mask is None and not learns and _filled(q, k)
 
 
 def _can_fuse(q: Tensor, k: Tensor, v: Tensor, control: Any, mask: Tensor | None, bias: Tensor | None) -> bool:
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
         return False
-    filled = bool(q.numel() and k.numel() and v.numel())
-    return filled and _ops._eager(q, control, mask) and all(_ops._eager(t, None, bias) for t in (k, v))
+    return _ops.all_plain(q, k, v, control, mask, bias) and _filled(q, k, v)
+
+
+def _filled(*tensors: Tensor) -> bool:
+    return all(_reference.surely(size > 0) for t in tensors for size in t.shape)
 
 
 def _run_fused(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 from pathlib import Path
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -26,6 +27,15 @@ _borrow_openmp()
 
 STORAGE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16: 3}
 
+# Where to read a tensor. A copy that torch puts off until somebody writes (torch._lazy_clone) stays put off, where
+# data_ptr() would make it; older versions of torch have nothing else.
+address = getattr(Tensor, "const_data_ptr", Tensor.data_ptr)
+
+
+def settled(t: Tensor) -> Tensor:
+    """`t` with its numbers in memory: torch negates some views only as it reads them, and some zeros it never wrote."""
+    return t.clone() if t.is_neg() or t._is_zerotensor() else t
+
 
 def lead_shape(x: Tensor, dim: int) -> tuple[int, ...]:
     """Shape of `x` without its class axis `dim` (negative)."""
@@ -35,21 +45,32 @@ def lead_shape(x: Tensor, dim: int) -> tuple[int, ...]:
 
 
 def _walk(x: Tensor, dim: int) -> tuple[Tensor, Layout]:
+    x = settled(x)
     walk = layout(x.shape, x.stride(), dim + x.dim())
     if walk is not None:
         return x, walk
     return x.contiguous(), contiguous(x.shape, dim + x.dim())
 
 
-def _address(t: Tensor | None) -> int:
-    return 0 if t is None else t.data_ptr()
+def address_or_none(t: Tensor | None) -> int:
+    """Where a tensor lies that may be left out; 0 if it is."""
+    return 0 if t is None else address(t)
+
+
+def as_array(t: Tensor) -> np.ndarray:
+    """The numbers of a CPU tensor for NumPy to read; in float32 for bfloat16, which NumPy does not have."""
+    t = settled(t.detach())
+    if t.dtype == torch.bfloat16:
+        return t.float().numpy()
+    # NumPy could write, so torch would make a copy that was put off: better one of our own.
+    return (t.clone() if torch._C._is_cow_tensor(t) else t).numpy()  # type: ignore[attr-defined]
 
 
 def _mask_rows(mask: Tensor | None, x: Tensor, dim: int) -> tuple[Tensor | None, Tensor | None]:
     """A mask as rows along the class axis and, where rows share it, the offset of each row's mask."""
     if mask is None:
         return None, None
-    n, lead = x.shape[dim], lead_shape(x, dim)
+    n, lead, mask = x.shape[dim], lead_shape(x, dim), settled(mask)
     rows = mask.reshape((1,) * (x.dim() - mask.dim()) + tuple(mask.shape)).movedim(dim, -1)
     rows = rows.expand(*rows.shape[:-1], n).contiguous()
     if rows.shape[:-1] == lead:
@@ -59,18 +80,21 @@ def _mask_rows(mask: Tensor | None, x: Tensor, dim: int) -> tuple[Tensor | None,
 
 
 def _per_row(radius: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
+    radius = settled(radius.double())
     if radius.dim() == 0:
-        return radius.double(), False
-    return radius.double().expand(lead).contiguous(), True
+        return radius, False
+    return radius.expand(lead).contiguous(), True
 
 
 def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
     """Project rows along `dim` (negative) of a CPU tensor."""
     entries = x.numel()
-    if dim == -1 and mask is None and type(radius) is float and entries and x.is_contiguous():
-        n, p = x.size(-1), torch.empty_like(x)
-        _core.project(x.data_ptr(), p.data_ptr(), STORAGE[x.dtype], entries // n, n, radius, torch.get_num_threads())
-        return p
+    if dim == -1 and mask is None and type(radius) is float and entries and x.is_contiguous() and not x.is_neg():
+        here = address(x)
+        if here:  # else the zeros that torch never wrote; the rest of settled(), where a call would cost
+            n, p = x.shape[-1], torch.empty_like(x)
+            _core.project(here, p.data_ptr(), STORAGE[x.dtype], entries // n, n, radius, torch.get_num_threads())
+            return p
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     if entries == 0:
         return p
@@ -78,8 +102,8 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
     r, per_row = _per_row(torch.as_tensor(radius, dtype=torch.float64), lead_shape(x, dim))
     rows, offsets = _mask_rows(mask, x, dim)
     _core.project_strided(
-        x.data_ptr(), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides,
-        r.data_ptr(), per_row, _address(rows), _address(offsets), 0, 0, torch.get_num_threads(),
+        address(x), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides,
+        address(r), per_row, address_or_none(rows), address_or_none(offsets), 0, 0, torch.get_num_threads(),
     )  # fmt: skip
     return p
 
@@ -94,12 +118,13 @@ def project_mean(
     if x.numel():
         x, walk = _walk(x, dim)
         rows, offsets = _mask_rows(mask, x, dim)
-        per_row = q.double().expand(lead).contiguous() if isinstance(q, Tensor) else None
+        per_row = settled(q.double()).expand(lead).contiguous() if isinstance(q, Tensor) else None
         number = 0.0 if isinstance(q, Tensor) else q
         radius, mean, count = (t.data_ptr() for t in found) if keep else (0, 0, 0)
         _core.project_mean(
-            x.data_ptr(), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, rule, number,
-            _address(per_row), _address(rows), _address(offsets), radius, mean, count, torch.get_num_threads(),
+            address(x), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, rule, number,
+            address_or_none(per_row), address_or_none(rows), address_or_none(offsets), radius, mean, count,
+            torch.get_num_threads(),
         )  # fmt: skip
     return p, found
 
@@ -118,26 +143,28 @@ def keeps_words(x: Tensor, dim: int, mask: Tensor | None) -> bool:
 
 def project_words(x: Tensor, radius: float) -> tuple[Tensor, Tensor | None]:
     """Project rows along the last axis; also their support as bits, 32 entries a word, or None if a row is NaN."""
-    n, p = x.size(-1), torch.empty_like(x)
+    x = settled(x)
+    n, p = x.shape[-1], torch.empty_like(x)
     rows = x.numel() // n
     words = torch.empty(rows * ((n + 31) // 32), dtype=torch.int32)
     broken = _core.project_words(
-        x.data_ptr(), p.data_ptr(), words.data_ptr(), STORAGE[x.dtype], rows, n, radius, torch.get_num_threads()
+        address(x), p.data_ptr(), words.data_ptr(), STORAGE[x.dtype], rows, n, radius, torch.get_num_threads()
     )
     return p, None if broken else words
 
 
 def project_vjp_rows(p: Tensor, v: Tensor, radius: float, words: Tensor | None) -> Tensor:
     """Gradient of points along the last axis for one radius, given p and, if kept, its support."""
-    p = p.contiguous()  # as project() returned it, but for hooks on saved tensors
+    p = settled(p.contiguous())  # as project() returned it, but for hooks on saved tensors
     grad, entries = torch.empty_like(p), p.numel()
     if entries:
-        n, dtype = p.size(-1), p.dtype
+        n, dtype = p.shape[-1], p.dtype
         if v.dtype is not dtype or not v.is_contiguous():
             v = v.to(dtype).contiguous()
+        v = settled(v)
         work, support = (_core.project_vjp_rows, p) if words is None else (_core.project_vjp_words, words)
         work(
-            support.data_ptr(), v.data_ptr(), grad.data_ptr(), STORAGE[dtype], entries // n, n, radius,
+            address(support), address(v), grad.data_ptr(), STORAGE[dtype], entries // n, n, radius,
             torch.get_num_threads(),
         )  # fmt: skip
     return grad
@@ -147,7 +174,7 @@ def project_vjp(
     p: Tensor, v: Tensor, radius: Tensor | float, dim: int, want_radius: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Gradients of points and, if wanted, of the radius of each row (float64), given p and the upstream `v`."""
-    p, v = p.contiguous(), v.to(p.dtype).contiguous()
+    p, v = settled(p.contiguous()), settled(v.to(p.dtype).contiguous())
     grad, entries = torch.empty_like(p), p.numel()
     lead = lead_shape(p, dim)
     along = torch.zeros(lead, dtype=torch.float64) if want_radius else None
@@ -155,8 +182,8 @@ def project_vjp(
         walk = contiguous(p.shape, dim + p.dim())
         r, per_row = _per_row(torch.as_tensor(radius, dtype=torch.float64), lead)
         _core.project_vjp(
-            p.data_ptr(), v.data_ptr(), grad.data_ptr(), STORAGE[p.dtype], walk.outer, walk.n, walk.inner,
-            r.data_ptr(), per_row, _address(along), torch.get_num_threads(),
+            address(p), address(v), grad.data_ptr(), STORAGE[p.dtype], walk.outer, walk.n, walk.inner,
+            address(r), per_row, address_or_none(along), torch.get_num_threads(),
         )  # fmt: skip
     return grad, along
 
@@ -170,12 +197,12 @@ def hinge(
     wide = torch.float64 if z.dtype == torch.float64 else torch.float32
     grad = torch.zeros(z.shape, dtype=wide) if want_grad else None
     if z.numel():
-        z = z.contiguous()
+        z = settled(z.contiguous())
         r, per_row = _per_row(radius, lead)
         rows, offsets = _mask_rows(mask, z, -1)
         _core.hinge(
-            z.data_ptr(), STORAGE[z.dtype], value.numel(), z.shape[-1], _address(rows), _address(offsets),
-            indptr.data_ptr(), indices.data_ptr(), r.data_ptr(), per_row, 0.0, value.data_ptr(), slope.data_ptr(),
-            _address(grad), torch.get_num_threads(),
+            address(z), STORAGE[z.dtype], value.numel(), z.shape[-1], address_or_none(rows), address_or_none(offsets),
+            address(indptr), address(indices), address(r), per_row, 0.0, value.data_ptr(), slope.data_ptr(),
+            address_or_none(grad), torch.get_num_threads(),
         )  # fmt: skip
     return value, slope, grad

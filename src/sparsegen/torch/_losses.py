@@ -17,7 +17,7 @@ from sparsegen import _checks
 from sparsegen._maps import HIDDEN, MAPS
 from sparsegen._targets import Target, read
 from sparsegen.torch import _kernel, _ops, _reference
-from sparsegen.torch._apply import check_control, check_mask, check_scores
+from sparsegen.torch._apply import check_control, check_dense, check_mask, check_scores
 
 HOURGLASS = MAPS["sparsehourglass"]
 
@@ -151,19 +151,18 @@ def _on_cpu(target: Any) -> Any:
         return target
     if target.layout in (torch.sparse_coo, torch.sparse_csr):
         return _scipy(target.detach())
-    t = target.detach()
-    return (t.float() if t.dtype == torch.bfloat16 else t).numpy()
+    return _kernel.as_array(target)
 
 
 def _scipy(t: Tensor) -> Any:
     """A sparse tensor as SciPy has it; torch's own conversion between layouts would warn."""
     import scipy.sparse as sp
 
-    values = t.coalesce().values() if t.layout == torch.sparse_coo else t.values()
-    data = (values.float() if values.dtype == torch.bfloat16 else values).numpy()
+    array = _kernel.as_array
     if t.layout == torch.sparse_coo:
-        return sp.coo_array((data, tuple(t.coalesce().indices().numpy())), shape=tuple(t.shape)).tocsr()
-    return sp.csr_array((data, t.col_indices().numpy(), t.crow_indices().numpy()), shape=tuple(t.shape))
+        t = t.coalesce()
+        return sp.coo_array((array(t.values()), tuple(array(t.indices()))), shape=tuple(t.shape)).tocsr()
+    return sp.csr_array((array(t.values()), array(t.col_indices()), array(t.crow_indices())), shape=tuple(t.shape))
 
 
 def _by_formula(target: Tensor, z: Tensor, ignore_index: int, ignore_empty: bool) -> Shares:
@@ -184,9 +183,11 @@ def _by_formula(target: Tensor, z: Tensor, ignore_index: int, ignore_empty: bool
     return Shares(y / (torch.where(total > 0, total, 1.0) if ignore_empty else total), None, full)
 
 
-def read_target(target: Any, z: Tensor, mask: Any, ignore_index: int, ignore_empty: bool, even: str) -> Shares:
-    """The target beside its scores, its values checked where they can be looked at."""
-    if not _ops._eager(z, None, mask) or (isinstance(target, Tensor) and not _ops._eager(target, None, None)):
+def read_target(
+    target: Any, z: Tensor, mask: Any, ignore_index: int, ignore_empty: bool, even: str, plain: bool
+) -> Shares:
+    """The target beside its scores, its values checked where they can be looked at: where all tensors are plain."""
+    if not plain:
         if not isinstance(target, Tensor):
             target = torch.as_tensor(target.toarray() if hasattr(target, "toarray") else target)
         target = target.to_dense() if target.layout != torch.strided else target
@@ -219,6 +220,7 @@ def _weights(weight: Any, z: Tensor, counted: Tensor | None) -> Tensor | None:
         return None if counted is None else counted.to(_reference.wide(z))
     if not isinstance(weight, Tensor):
         weight = torch.from_numpy(_checks.numbers("weight", np.asarray(weight)))
+    check_dense("weight", weight)
     w = weight.to(device=z.device, dtype=_reference.wide(z))
     _checks.broadcasts("weight", w.shape, z.shape[:-1], "the scores' shape without the class axis")
     if _ops._eager(w, None, None) and not bool(((w >= 0) & (w < torch.inf)).all()):
@@ -239,7 +241,7 @@ def _reduce(rows: Tensor, w: Tensor | None, reduction: str) -> Tensor:
 
 
 def apply(
-    name: str, scores: Any, target: Any, control: Any, mask: Any, weight: Any, reduction: str, ignore_index: int,
+    name: str, scores: Any, target: Any, control: Any, mask: Any, weight: Any, reduction: str, ignore_index: Any,
     ignore_empty: bool,
 ) -> Tensor:  # fmt: skip
     """Apply the loss called `name`."""
@@ -247,12 +249,17 @@ def apply(
     z, _ = check_scores(scores, -1)
     mask = check_mask(mask, z)
     _checks.reduction_name(reduction)
+    ignore_index = _checks.integer("ignore_index", ignore_index)
+    if isinstance(target, Tensor) and target.is_nested:
+        check_dense("target", target)
     if key:
         control = check_control(key, control, z, -1, _checks.LOSS_CONDITIONS)
-    shares = read_target(target, z, mask, ignore_index, ignore_empty, f"{name}_loss" if even else "")
+    # Weight and control meet the scores further on: one tensor the kernel cannot read keeps all of them from it.
+    plain = _ops.all_plain(z, target, control, mask, weight)
+    shares = read_target(target, z, mask, ignore_index, ignore_empty, f"{name}_loss" if even else "", plain)
     w = _weights(weight, z, shares.counted)
     if w is not None:  # a row that does not count has no gradient, whatever its scores
         z = torch.where((w > 0).unsqueeze(-1), z, 0.0)
-    each = rows(z, shares, control, mask) if z.shape[-1] else z.sum(-1)  # no classes, no loss
+    each = rows(z, shares, control, mask) if z.shape[-1] else _reference.untouched(z.sum(-1), control)
     found = _reduce(each.to(_reference.wide(z)), w, reduction)
     return found.to(z.dtype if z.dtype.itemsize > 2 else torch.float32)

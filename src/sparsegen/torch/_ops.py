@@ -209,6 +209,12 @@ def transformed() -> bool:
     return _in_functorch() or forward_ad._current_level >= 0
 
 
+def all_plain(*given: Any) -> bool:
+    """May the kernel read every tensor among `given`, here and now?"""
+    untouched = all(_untouched(t) for t in given if isinstance(t, Tensor))
+    return untouched and not traced() and not transformed()
+
+
 def _once(v: Tensor) -> bool:
     """Are gradients wanted as plain numbers? Not with create_graph=True, which differentiates again, nor under vmap."""
     if torch.is_grad_enabled() or type(v) is not Tensor or not v.is_cpu or _is_batched(v):

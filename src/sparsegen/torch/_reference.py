@@ -7,6 +7,7 @@ the same answers from torch's own operations.
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -20,6 +21,20 @@ def wide(x: Tensor) -> torch.dtype:
 def hide(x: Tensor, mask: Tensor | None) -> Tensor:
     """`x` with -inf where the mask is False."""
     return x if mask is None else torch.where(mask, x, torch.full((), -torch.inf, dtype=x.dtype, device=x.device))
+
+
+def surely(condition: Any) -> bool:
+    """Does a condition on sizes hold for certain? Of a size it does not know, a tracer would stop at the question."""
+    if isinstance(condition, bool) and not torch.compiler.is_compiling():
+        return condition
+    from torch.fx.experimental import symbolic_shapes
+
+    return getattr(symbolic_shapes, "guard_or_false", bool)(condition)  # torch 2.5 and 2.6 can only ask
+
+
+def untouched(value: Tensor, control: Any) -> Tensor:
+    """`value`, in which a control had no part: its gradient is 0 and not None, as for all inputs that torch uses."""
+    return value + control.flatten()[:0].sum().to(value.dtype) if isinstance(control, Tensor) else value
 
 
 def _uniform(chosen: Tensor, dim: int) -> Tensor:
@@ -70,7 +85,7 @@ def project(x: Tensor, radius: Tensor, dim: int, values: Tensor) -> Tensor:
 
     On the support the projection is (x - mean x)/r + 1/n, means over its n entries: a formula torch can differentiate.
     """
-    if x.shape[dim] == 0:
+    if surely(x.shape[dim] == 0):
         return values + x
     chosen = values > 0
     n = chosen.sum(dim, keepdim=True).clamp(min=1)
@@ -101,7 +116,8 @@ def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]
     hidden = hide(x, mask) == -torch.inf
     count = (~hidden).sum(dim).to(wide(x))
     # Scaled by a power of two the sum cannot overflow, and scores that add up to 0 still do.
-    scale = 2.0 ** -math.ceil(math.log2(max(x.shape[dim], 1)))
+    size = x.shape[dim]
+    scale = 2.0 ** -(math.ceil(math.log2(max(size, 1))) if isinstance(size, int) else 31)
     z = torch.where(hidden, 0.0, x).to(wide(x))
     return (z * scale).sum(dim) / (count.clamp(min=1) * scale), count
 

@@ -16,6 +16,8 @@ from torch import Tensor, nn
 
 from sparsegen import _checks, _control
 from sparsegen._maps import MAPS
+from sparsegen.torch._apply import check_dense
+from sparsegen.torch._kernel import as_array
 from sparsegen.torch.modules import Sparsegen
 from sparsegen.torch.multihead import MultiheadAttention
 
@@ -25,12 +27,19 @@ def _array(scores: Any, name: str = "scores") -> Any:
         _checks.fail(TypeError, name, "a torch.Tensor", type(scores).__name__)
     if not scores.dtype.is_floating_point:
         _checks.fail(TypeError, name, "of a floating-point type", f"dtype {scores.dtype}")
-    scores = scores.detach().cpu()
-    return (scores.float() if scores.dtype == torch.bfloat16 else scores).numpy()
+    return _plain(scores, name)
 
 
-def _plain(value: Any) -> Any:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else value
+def _plain(value: Any, name: str) -> Any:
+    """A tensor as an array, if its numbers are there to be read; anything else as it is."""
+    if not isinstance(value, Tensor):
+        return value
+    check_dense(name, value)
+    try:
+        return as_array(value.detach().cpu())
+    except RuntimeError:  # on the meta device, under torch.func, in a subclass that computes elsewhere
+        kind = "a meta tensor" if value.is_meta else f"a {type(value).__name__} without them"
+        _checks.fail(ValueError, name, "a tensor whose numbers can be read", kind)
 
 
 def _tensor(value: Any, scores: Tensor) -> Tensor:
@@ -48,7 +57,7 @@ def lam_for_support(
     >>> (sgt.sparsegen_lin(z, lam=lam) > 0).sum(-1)
     tensor([2, 2])
     """
-    found = _control.lam_for_support(_array(scores), _plain(k), axis=dim, mask=_plain(mask), ties=ties)
+    found = _control.lam_for_support(_array(scores), _plain(k, "k"), axis=dim, mask=_plain(mask, "mask"), ties=ties)
     return _tensor(found, scores)
 
 
@@ -59,7 +68,7 @@ def lam_for_mean_support(scores: Tensor, m: float, *, dim: int = -1, mask: Tenso
     >>> sgt.lam_for_mean_support(torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.25, 0.0]]), 2)
     0.125
     """
-    return _control.lam_for_mean_support(_array(scores), m, axis=dim, mask=_plain(mask))
+    return _control.lam_for_mean_support(_array(scores), m, axis=dim, mask=_plain(mask, "mask"))
 
 
 def lam_for_peak(scores: Tensor, p_max: Any, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -70,7 +79,9 @@ def lam_for_peak(scores: Tensor, p_max: Any, *, dim: int = -1, mask: Tensor | No
     >>> sgt.sparsegen_lin(z, lam=sgt.lam_for_peak(z, 0.75))
     tensor([0.7500, 0.2500, 0.0000])
     """
-    return _tensor(_control.lam_for_peak(_array(scores), _plain(p_max), axis=dim, mask=_plain(mask)), scores)
+    return _tensor(
+        _control.lam_for_peak(_array(scores), _plain(p_max, "p_max"), axis=dim, mask=_plain(mask, "mask")), scores
+    )
 
 
 def q_for_support(scores: Tensor, k: Any, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
@@ -81,7 +92,7 @@ def q_for_support(scores: Tensor, k: Any, *, dim: int = -1, mask: Tensor | None 
     >>> sgt.sparsehourglass(z, q=sgt.q_for_support(z, 3)) > 0
     tensor([True, True, True])
     """
-    return _tensor(_control.q_for_support(_array(scores), _plain(k), axis=dim, mask=_plain(mask)), scores)
+    return _tensor(_control.q_for_support(_array(scores), _plain(k, "k"), axis=dim, mask=_plain(mask, "mask")), scores)
 
 
 def calibrate(
@@ -108,8 +119,8 @@ def explain(
     >>> sgt.explain(torch.tensor([[0.9, 0.5, 0.1], [3.0, 0.0, 0.0]])).no_gradient
     0.5
     """
-    plain = {name: _plain(value) for name, value in controls.items()}
-    return _control.explain(_array(scores), map, axis=dim, mask=_plain(mask), **plain)
+    plain = {name: _plain(value, name) for name, value in controls.items()}
+    return _control.explain(_array(scores), map, axis=dim, mask=_plain(mask, "mask"), **plain)
 
 
 class _Seen:

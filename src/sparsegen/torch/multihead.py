@@ -245,12 +245,16 @@ class MultiheadAttention(Probed):
     def _forward_nested(self, x: Tensor, need_weights: bool, average: bool) -> tuple[Tensor, Tensor | None]:
         """Self-attention of sequences packed by torch's transformer encoder; weights come padded with 0."""
         lengths = [part.shape[0] for part in x.unbind()]
-        padded = x.to_padded_tensor(0.0)
+        if any(lengths):
+            padded = x.to_padded_tensor(0.0)
+        else:  # nothing to pad, which torch refuses to do
+            padded = torch.empty(len(lengths), 0, self.embed_dim, dtype=x.dtype, device=x.device)
         there = torch.arange(padded.shape[1], device=x.device) < torch.tensor(lengths, device=x.device)[:, None]
         hidden = ~(there[:, None, :, None] & there[:, None, None, :])  # queries that are not there attend to nothing
         inputs = self._project(padded, padded, padded, hidden, None)
         output, weights = self._attend(inputs, False, need_weights, average)
-        return torch.nested.as_nested_tensor([row[:n] for row, n in zip(output, lengths)]), weights
+        rows = [row[:n] for row, n in zip(output, lengths)]
+        return torch.nested.as_nested_tensor(rows, dtype=output.dtype, device=x.device), weights
 
     def extra_repr(self) -> str:
         """Show the arguments."""
