@@ -235,7 +235,7 @@ def _eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:
 def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
     """Project rows along `dim` (negative), differentiable in `x` and `radius`."""
     if _eager(x, radius, mask):
-        if torch.is_grad_enabled() and (x.requires_grad or (isinstance(radius, Tensor) and radius.requires_grad)):
+        if (x.requires_grad or (isinstance(radius, Tensor) and radius.requires_grad)) and torch.is_grad_enabled():
             return _Project.apply(x, radius, dim, mask)
         return _kernel.project(x, radius, dim, mask)
     if not isinstance(radius, Tensor):
