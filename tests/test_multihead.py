@@ -174,7 +174,7 @@ def test_the_same_seed_gives_torchs_parameters(options):
     torch.manual_seed(7)
     ours = MultiheadAttention(E, H, mapping="sparsegen_lin", lam=[0.1, 0.2, 0.3, 0.4], **OPTIONS[options])
     assert torch.equal(torch.rand(1), after)
-    assert list(ours.state_dict()) == list(theirs.state_dict())
+    assert list(ours.state_dict()) == [*theirs.state_dict(), "mapping.control"]
     for name, p in theirs.state_dict().items():
         assert torch.equal(ours.state_dict()[name], p), name
 
@@ -208,9 +208,81 @@ def test_torchs_state_does_not_load_strictly_beside_a_learnable_control():
         ours.load_state_dict(nn.MultiheadAttention(E, H).state_dict(), strict=True)
 
 
-def test_our_state_of_a_name_loads_into_torchs_module():
-    ours = MultiheadAttention(E, H, mapping="sparsegen_exp", lam=[0.1, 0.2, 0.3, 0.4])
-    nn.MultiheadAttention(E, H).load_state_dict(ours.state_dict(), strict=True)
+def test_our_state_loads_into_torchs_module_but_for_the_control():
+    nn.MultiheadAttention(E, H).load_state_dict(MultiheadAttention(E, H).state_dict(), strict=True)
+    for lam in (0.5, [0.1, 0.2, 0.3, 0.4]):
+        state = MultiheadAttention(E, H, mapping="sparsegen_exp", lam=lam).state_dict()
+        found = nn.MultiheadAttention(E, H).load_state_dict(state, strict=False)
+        assert (found.missing_keys, found.unexpected_keys) == ([], ["mapping.control"])
+
+
+FORMS = {
+    "a number": {"lam": 0.75},
+    "no number": {},
+    "a number a head": {"lam": [0.5, 0.25, 0.0, -1.0]},
+    "learnable": {"lam": [0.75, 0.25, 0.0, -1.0], "learnable": True},
+    "learnable, all equal": {"lam": 0.25, "learnable": True},
+}
+
+
+@pytest.mark.parametrize("kept", FORMS)
+@pytest.mark.parametrize("saved", FORMS)
+def test_a_control_is_saved_and_loads_into_every_form(saved, kept):
+    source = MultiheadAttention(E, H, mapping="sparsegen_lin", **FORMS[saved])
+    other = MultiheadAttention(E, H, mapping="sparsegen_lin", **FORMS[kept])
+    outer = nn.ModuleDict({"a": other})
+    outer.load_state_dict({f"a.{name}": t for name, t in source.state_dict().items()}, strict=True)
+    x = normal(L, E, dtype=torch.float32)
+    torch.testing.assert_close(other(x, x, x), source(x, x, x), rtol=1e-5, atol=1e-5)
+    again = MultiheadAttention(E, H, mapping="sparsegen_lin", **FORMS[saved])
+    again.load_state_dict(other.state_dict(), strict=True)
+    torch.testing.assert_close(again(x, x, x), source(x, x, x), rtol=1e-5, atol=1e-5)
+
+
+def test_a_control_that_a_scheduler_moved_is_saved():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(E, H, 16, batch_first=True)
+    replace_attention(layer, "sparsegen_lin")
+    scheduler = sgt.DensityScheduler(layer, 2)
+    for _ in range(3):
+        layer(torch.randn(4, 9, E))
+        scheduler.step()
+    scheduler.remove()
+    moved = layer.self_attn.controls["lam"]
+    assert moved != 0
+    fresh = nn.TransformerEncoderLayer(E, H, 16, batch_first=True)
+    replace_attention(fresh, "sparsegen_lin")
+    fresh.load_state_dict(layer.state_dict(), strict=True)
+    assert fresh.self_attn.controls["lam"] == moved
+    x = torch.randn(4, 9, E)
+    assert torch.equal(fresh.eval()(x), layer.eval()(x))
+
+
+@pytest.mark.parametrize("kind", FORMS)
+def test_it_is_built_on_the_meta_device(kind):
+    given = {"mapping": "sparsegen_lin", **FORMS[kind]}
+    real = MultiheadAttention(E, H, **given)
+    with torch.device("meta"):
+        meta = MultiheadAttention(E, H, **given)
+    assert all(t.is_meta for t in (*meta.parameters(), *meta.buffers()))
+    assert repr(meta)
+    meta.to_empty(device="cpu").load_state_dict(real.state_dict(), strict=True)
+    x = normal(L, E, dtype=torch.float32)
+    assert torch.equal(meta(x, x, x)[0], real(x, x, x)[0])
+
+
+@pytest.mark.parametrize("kind", [kind for kind in FORMS if "learnable" not in kind])
+def test_attention_is_replaced_on_the_meta_device(kind):
+    torch.manual_seed(0)
+    theirs = nn.TransformerEncoderLayer(E, H, 16, batch_first=True).eval()
+    state = theirs.state_dict()
+    with torch.device("meta"):
+        meta = nn.TransformerEncoderLayer(E, H, 16, batch_first=True).eval()
+        assert replace_attention(meta, "sparsegen_lin", **FORMS[kind]) == 1
+    meta.to_empty(device="cpu").load_state_dict(state, strict=True)
+    replace_attention(theirs, "sparsegen_lin", **FORMS[kind])
+    x = normal(N, L, E, dtype=torch.float32)
+    assert torch.equal(meta(x), theirs(x))
 
 
 def test_fixed_controls_survive_the_meta_device():
@@ -356,7 +428,7 @@ def test_a_query_that_may_attend_to_nothing_gets_zeros_and_finite_gradients(mapp
 
 def test_dropout_is_for_training_only():
     ours = MultiheadAttention(E, H, dropout=0.5)
-    ours.load_state_dict(pair(torch.float32)[1].state_dict())
+    ours.load_state_dict(pair(torch.float32, mapping="sparsemax")[1].state_dict())
     x = normal(L, N, E, dtype=torch.float32)
     assert not torch.equal(ours(x, x, x)[0], ours(x, x, x)[0])
     still = ours.eval()(x, x, x)[0]

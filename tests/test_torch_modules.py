@@ -193,10 +193,38 @@ def test_a_state_dict_goes_round(module):
     assert torch.equal(other(_z()), module(_z()))
 
 
-def test_a_state_dict_of_a_learnable_control_does_not_fit_a_fixed_one(kind):
+def _pair(kind, shape=()):
+    """A fixed module and a learnable one, with controls that differ."""
     build, _, value, _ = CONTROLLED[kind]
-    with pytest.raises(RuntimeError, match="Missing key"):
-        build(value).load_state_dict(build(value, learnable=True).state_dict())
+    return build(value, shape=shape), build(value / 4, learnable=True, shape=shape)
+
+
+@pytest.mark.parametrize("shape", [(), (3, 1)])
+def test_a_fixed_and_a_learnable_control_load_each_others_state(kind, shape):
+    for i, j in ((0, 1), (1, 0)):
+        source, other = _pair(kind, shape)[i], _pair(kind, shape)[j]
+        other.load_state_dict(source.state_dict(), strict=True)
+        close(other(_z()), source(_z()), torch.float32)
+        assert other.learnable != source.learnable
+
+
+def test_one_control_loads_into_a_shape(kind):
+    for source in _pair(kind):
+        for other in _pair(kind, (3, 1)):
+            other.load_state_dict(source.state_dict(), strict=True)
+            close(other(_z()), source(_z()), torch.float32)
+
+
+def test_a_control_at_its_limit_does_not_load_into_a_learnable_one():
+    with pytest.raises(RuntimeError, match=r"sparsegen: a learnable q must be inside its range.*, got inf\."):
+        sgt.Sparsecone(1.0, learnable=True).load_state_dict(sgt.Sparsecone(math.inf).state_dict())
+
+
+def test_states_of_float32_controls_still_load(kind):
+    build, control, value, _ = CONTROLLED[kind]
+    m = build(value)
+    m.load_state_dict({"control": torch.tensor(0.375)}, strict=True)
+    assert getattr(m, control).item() == (0.625 if control == "lam" else 0.375)
 
 
 def test_copies_and_pickles_map_the_same_and_share_nothing(module):
@@ -214,8 +242,7 @@ def test_copies_and_pickles_map_the_same_and_share_nothing(module):
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float16, torch.bfloat16])
 def test_a_module_moves_between_dtypes(module, dtype):
     moved = copy.deepcopy(module).to(dtype)
-    for t in (*moved.parameters(), *moved.buffers()):
-        assert t.dtype == dtype
+    assert all(t.dtype == dtype for t in moved.parameters())
     p = moved(_z(dtype))
     assert p.dtype == dtype
     close(p, module(_z(dtype).float()), dtype if dtype != torch.float64 else torch.float32, scale=64)
@@ -228,6 +255,53 @@ def test_a_module_goes_to_the_meta_device_and_back(module):
     empty = meta.to_empty(device="cpu")
     empty.load_state_dict(module.state_dict())
     assert torch.equal(empty(_z()), module(_z()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_a_cast_takes_no_digit_of_a_fixed_control_and_no_range_of_a_learnable_one(kind, dtype):
+    build, control, value, _ = CONTROLLED[kind]
+    fixed = build(value / 3)
+    before = getattr(fixed, control).item()
+    assert before == value / 3 if control != "lam" else before == pytest.approx(value / 3, rel=1e-15)
+    assert getattr(fixed.to(dtype), control).item() == before
+    assert getattr(fixed.double(), control).item() == before
+    near = 0.999 if control == "lam" else 0.001
+    cast = build(near, learnable=True).to(dtype)
+    radius = 1 - getattr(cast, control).item() if control == "lam" else getattr(cast, control).item()
+    theta = math.log(0.001)
+    assert radius == pytest.approx(0.001, rel=2 * abs(theta) * torch.finfo(dtype).eps)
+
+
+def test_a_module_is_built_on_the_meta_device(kind):
+    build, _, value, _ = CONTROLLED[kind]
+    for options in ({}, {"learnable": True}, {"shape": (3, 1)}, {"learnable": True, "shape": (3, 1)}):
+        real = build(value, **options)
+        with torch.device("meta"):
+            meta = build(value, **options)
+        assert all(t.is_meta for t in (*meta.parameters(), *meta.buffers()))
+        assert repr(meta)
+        assert meta(torch.empty(2, 3, 4, 6, device="meta")).shape == (2, 3, 4, 6)
+        meta.to_empty(device="cpu")
+        if meta.learnable:
+            next(meta.parameters()).data.fill_(math.nan)
+            meta.load_state_dict(real.state_dict(), strict=True)
+        assert torch.equal(meta(_z()), real(_z()))
+        if meta.learnable:
+            next(meta.parameters()).data.fill_(math.nan)
+            meta.reset_parameters()
+            assert torch.equal(meta(_z()), real(_z()))
+
+
+def test_numbers_on_the_meta_device_are_none():
+    with pytest.raises(
+        ValueError, match=r"^sparsegen: lam must be numbers, also on the meta device, got a meta tensor"
+    ):
+        sgt.Sparsegen(torch.tensor(0.5, device="meta"))
+
+
+def test_shared_memory_stays_shared():
+    m = sgt.Sparsegen(0.5).share_memory()
+    assert m.control.is_shared()
 
 
 def test_training_and_evaluation_mode_are_the_same(module):

@@ -121,34 +121,46 @@ class MultiheadAttention(Probed):
     ) -> None:
         given = {name: value for name, value in given.items() if value is not None}
         self.mapping = mapping
-        self.controls: dict[str, Any] = {}
-        self._per_head: list[float] = []  # fixed values the state does not hold
+        self.controls: dict[str, Any] = {}  # a number, by the name of the control
         if isinstance(mapping, nn.Module):
             _check_module(mapping, given, learnable)
             return
         values: dict[str, Any] = {name: _column(name, value, self.num_heads) for name, value in given.items()}
         each = learnable or any(value.dim() > 0 for value in values.values())
-        made = modules.make_map(mapping, **values, learnable=learnable, shape=(self.num_heads, 1) if each else ())
+        made: Any = modules.make_map(mapping, **values, learnable=learnable, shape=(self.num_heads, 1) if each else ())
         if each:
-            self._keep_heads(made)
-            self.mapping.to(device=device, dtype=dtype)
-        else:  # numbers need no module: they lose no digits and follow every dtype and device
-            self.controls = {name: value.item() for name, value in values.items()}
+            self.mapping = made.to(device=torch.get_default_device() if device is None else device, dtype=dtype)
+        elif made._given is not None:  # a number needs no module: it follows every dtype and device
+            self.controls = {made._name: modules.as_kept(made._name, made._given.item())}
 
-    def _keep_heads(self, made: nn.Module) -> None:
-        """Hold a module with a control for each head; one that is fixed stays out of the state, as torch has none."""
-        self.mapping = made
-        if not self.mapping.learnable:
-            self._per_head = self.mapping.control.flatten().tolist()
-            self.mapping.register_buffer("control", self.mapping.control, persistent=False)
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
+        """Save a control that is a number as a mapping module would save it."""
+        super()._save_to_state_dict(destination, prefix, keep_vars)
+        for name, value in self.controls.items():
+            positive = torch.tensor(modules.as_kept(name, value), dtype=torch.float64, device="cpu")
+            destination[f"{prefix}mapping.control"] = positive
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Load, keeping fixed controls that the state does not speak of: torch's attention has none."""
+        """Load. A fixed control that the state does not speak of, as torch's does not, is what it was made with."""
+        self._load_control(state_dict, f"{prefix}mapping.")
         super()._load_from_state_dict(state_dict, prefix, *rest)
-        if self._per_head:  # after a stay on the meta device the buffer holds anything
-            self.mapping.control.copy_(torch.tensor(self._per_head).reshape(-1, 1))
-        elif isinstance(self.mapping, nn.Module) and not any(key.startswith(f"{prefix}mapping.") for key in state_dict):
-            state_dict.update({f"{prefix}mapping.{name}": b for name, b in self.mapping.named_buffers()})
+
+    def _load_control(self, state_dict: dict[str, Any], prefix: str) -> None:
+        if isinstance(self.mapping, nn.Module):
+            fixed = None if self.mapping.learnable else self.mapping._given
+            if fixed is not None and f"{prefix}theta" not in state_dict:
+                state_dict.setdefault(f"{prefix}control", fixed)
+            return
+        positive = modules.take_control(state_dict, prefix) if self.controls else None
+        if positive is None:
+            return
+        (name,) = self.controls
+        value = modules.as_kept(name, positive.detach().double().cpu())
+        if value.numel() == 1 or bool((value == value.flatten()[0]).all()):
+            self.controls = {name: value.flatten()[0].item()}
+        else:  # a control for each head, which a module takes
+            self._set_mapping(self.mapping, {name: value}, False, self.out_proj.weight.device, None)
+            state_dict[f"{prefix}control"] = positive
 
     def forward(
         self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
