@@ -1,6 +1,7 @@
 """The controls against exact arithmetic: what they promise is counted on the maps themselves."""
 
 import math
+import multiprocessing
 from fractions import Fraction
 
 import numpy as np
@@ -223,6 +224,7 @@ def test_masks_and_axes():
     (lambda: sg.lam_for_support([1e-30, 0.0], 1), ValueError, "of a scale that lam can express"),
     (lambda: sg.lam_for_support([np.nan, 0.0], 1), ValueError, "the scores must be finite.*got NaN or inf"),
     (lambda: sg.lam_for_support([-np.inf, -np.inf], 1), ValueError, "got nothing to choose"),
+    (lambda: sg.lam_for_support([2.0, 1.0, 1.0], 2), ValueError, "ties='below' or 'above' takes the next"),
     (lambda: sg.lam_for_mean_support([[1.0, 0.0]], 3), ValueError, "m must be from 1 to 2, got 3.0"),
     (lambda: sg.lam_for_mean_support([[1.0, 0.0]], "two"), TypeError, "m must be a number, got 'two'"),
     (lambda: sg.calibrate([]), ValueError, "mean_support or density must be given, one of them"),
@@ -307,3 +309,32 @@ def test_the_scheduler_turns_the_dial_of_attention(mapping):
     layer(torch.randn(4, 20, 16))
     with pytest.warns(UserWarning, match="saw no forward pass"):
         scheduler.step()
+
+
+def _ranks_see_other_rows(rank, path, results):
+    torch.set_num_threads(1)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{path}", rank=rank, world_size=2)
+    attend = sgt.Sparsegen(lam=0.5)
+    scheduler = sgt.DensityScheduler(attend, 4)
+    for step in range(3):
+        if rank == 0 or step != 1:  # a rank without rows says nothing, and does not keep the others waiting
+            attend(torch.randn(50, 20, generator=torch.Generator().manual_seed(10 * rank + step)) * (1 + rank))
+        scheduler.step()
+    results.put((rank, scheduler.seen, attend.lam.item()))
+    torch.distributed.destroy_process_group()
+
+
+def test_every_process_of_a_group_turns_to_the_same_lam(tmp_path):
+    context = multiprocessing.get_context("spawn")
+    results = context.SimpleQueue()
+    ranks = [
+        context.Process(target=_ranks_see_other_rows, args=(rank, tmp_path / "store", results)) for rank in range(2)
+    ]
+    for rank in ranks:
+        rank.start()
+    for rank in ranks:
+        rank.join(60)
+        assert rank.exitcode == 0
+    (_, seen, lam), (_, other_seen, other_lam) = sorted(results.get() for _ in ranks)
+    assert lam == other_lam
+    assert seen == other_seen

@@ -104,7 +104,7 @@ def _settle(k: np.ndarray, rooms: _Rooms, ties: str) -> np.ndarray:
         )
         if ties == "raise" or not fit:
             near = ", ".join(map(str, sizes[:8])) + (", ..." if len(sizes) > 8 else "")
-            side = "" if ties == "raise" else f" and none is {ties}"
+            side = " (ties='below' or 'above' takes the next)" if ties == "raise" else f" and none is {ties}"
             _checks.fail(ValueError, f"k for {rooms.row(int(i))}", f"one of {near}, as entries tie{side}", int(k[i]))
         k[i] = fit[0]
     return k

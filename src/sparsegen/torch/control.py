@@ -142,6 +142,17 @@ class _Seen:
         self.sums += torch.stack([found[2].sum(), found[0].sum()]).double().cpu()
 
 
+def _over_all_processes(sums: Tensor) -> Tensor:
+    """The sums of all processes that train one model: each must turn its dials by the same factor."""
+    group = torch.distributed
+    if not (group.is_available() and group.is_initialized()):
+        return sums
+    there = torch.device("cuda", torch.cuda.current_device()) if group.get_backend() == "nccl" else sums.device
+    total = sums.to(there, copy=True)
+    group.all_reduce(total)
+    return total.cpu()
+
+
 class _WhileTraining:
     """A probe of attention that looks away in evaluation."""
 
@@ -166,7 +177,8 @@ class DensityScheduler:
 
     It watches what :class:`Sparsegen` modules and :class:`MultiheadAttention` with sparsegen return; :meth:`step`,
     called after each step of the optimizer, multiplies their radius 1 - lam by (wished / seen) ** rate. A support that
-    is too large shrinks the radius, one that is too small widens it.
+    is too large shrinks the radius, one that is too small widens it. Where torch.distributed is initialized, the
+    processes pool what they saw, so each of them must call :meth:`step`.
 
     Parameters
     ----------
@@ -234,7 +246,7 @@ class DensityScheduler:
 
     def step(self) -> None:
         """Move the radius by what was seen since the last call, or warn that there was nothing."""
-        total, rows = self._looked.sums.tolist()
+        total, rows = _over_all_processes(self._looked.sums).tolist()
         if rows == 0:
             warnings.warn(
                 "DensityScheduler.step saw no forward pass in training mode since the last one.", stacklevel=2
