@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
+import signal
+import subprocess
+import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -153,3 +157,48 @@ def test_the_number_of_threads_is_left_as_it_was(num_threads):
     for name in NAMES:
         torch_map(name)(scores(name, 1000, 30), **controls(name))
     assert torch.get_num_threads() == 2
+
+
+FIRST_IMPORT = """
+import os, sys
+import torch
+
+torch.set_num_threads(2)
+torch.softmax(torch.randn(2000, 500), -1)  # the parent's OpenMP threads are there now
+z = torch.randn(4000, 100)
+
+
+def child():
+    import sparsegen.torch as sgt
+
+    p = sgt.sparsemax(z)
+    q = sgt.sparsegen_lin(z, lam=0.5)
+    assert abs(p.numpy().sum() - 4000) < 1e-2 and abs(q.numpy().sum() - 4000) < 1e-2
+
+
+if sys.argv[1] == "os":
+    pid = os.fork()
+    if pid == 0:
+        child()
+        os._exit(0)
+    sys.exit(os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
+import multiprocessing
+
+process = multiprocessing.get_context("fork").Process(target=child)
+process.start()
+process.join()
+sys.exit(process.exitcode)
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="this system has no fork")
+@pytest.mark.parametrize("way", ["os", "multiprocessing"])
+def test_the_first_import_in_a_forked_child_waits_for_no_ones_threads(way):
+    code = [sys.executable, "-W", "ignore", "-c", FIRST_IMPORT, way]
+    with subprocess.Popen(code, stderr=subprocess.PIPE, text=True, start_new_session=True) as run:
+        try:
+            _, errors = run.communicate(timeout=60)
+        except subprocess.TimeoutExpired:
+            os.killpg(run.pid, signal.SIGKILL)  # the child that waits, too
+            pytest.fail("the child waits for ever")
+    assert run.returncode == 0, errors

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import multiprocessing
+import os
+import sys
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -13,8 +17,23 @@ import sparsegen._core as _core
 from sparsegen._rows import Layout, contiguous, layout
 
 
+def _is_forked() -> bool:
+    """Is this process a fork that runs on without a program of its own?"""
+    process = multiprocessing.current_process()
+    if type(process).__name__ in ("ForkProcess", "ForkServerProcess"):
+        return True
+    # A bare os.fork leaves the main thread under the number of its parent.
+    return sys.platform == "linux" and threading.main_thread().native_id != os.getpid()
+
+
 def _borrow_openmp() -> None:
-    """Let the kernel use torch's OpenMP threads where they are GCC's runtime; it has threads of its own if not."""
+    """Let the kernel use torch's OpenMP threads where they are GCC's runtime; it has threads of its own if not.
+
+    Those of a forked process stayed with its parent, and GCC's runtime would wait for them for ever. The kernel gives
+    the loan back when it is forked; here nothing is borrowed if that was before this import.
+    """
+    if _is_forked():
+        return
     library = Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"
     try:
         entry = ctypes.CDLL(str(library)).GOMP_parallel
