@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsegen import _checks, _functions
+from sparsegen._arrays import as_array
 from sparsegen._maps import MAPS, TRANSFORMS
 from sparsegen._numpy import _scores
 
@@ -47,20 +48,14 @@ class _Rooms(NamedTuple):
         return [k for k in range(1, n) if z[k - 1] > z[k]] + [n]
 
 
-def _sorted_rows(z: np.ndarray, mask: Any, axis: int) -> tuple[np.ndarray, tuple[int, ...]]:
-    wide = z.astype(np.float64)
-    if mask is not None:
-        mask = np.asarray(mask)
-        if mask.dtype != bool:
-            _checks.fail(TypeError, "mask", "a boolean array (True = may be chosen)", f"dtype {mask.dtype}")
-        _checks.broadcasts("mask", mask.shape, z.shape, _checks.MASK_SHAPE)
-        wide = np.where(mask, wide, -np.inf)
+def _sorted_rows(z: np.ndarray, mask: np.ndarray | None, axis: int) -> tuple[np.ndarray, tuple[int, ...]]:
+    wide = z.astype(np.float64) if mask is None else np.where(mask, z.astype(np.float64), -np.inf)
     wide = np.moveaxis(wide, axis, -1)
     return -np.sort(-wide.reshape(-1, wide.shape[-1]), axis=-1), wide.shape[:-1]
 
 
 def _rooms(scores: Any, axis: int, mask: Any) -> _Rooms:
-    z = _scores(scores)
+    z, mask = _scores(scores, mask)
     axis = _checks.axis_index("axis", axis, z.shape)
     if z.shape[axis] == 0:
         _checks.fail(ValueError, "scores", "of at least one class", f"shape {z.shape}")
@@ -80,7 +75,7 @@ def _rooms(scores: Any, axis: int, mask: Any) -> _Rooms:
 
 
 def _sizes(k: Any, rooms: _Rooms, name: str = "k") -> np.ndarray:
-    k = np.asarray(k)
+    k = as_array(name, k)
     if k.dtype.kind not in "iu":
         _checks.fail(TypeError, name, "an integer, or an array of them", repr(k.tolist()))
     _checks.control_broadcasts(name, k.shape, rooms.lead)
@@ -294,7 +289,7 @@ def lam_for_peak(scores: Any, p_max: Any, *, axis: int = -1, mask: Any = None) -
     array([0.6       , 0.33333333, 0.06666667])
     """
     rooms = _rooms(scores, axis, mask)
-    t = np.asarray(p_max, dtype=np.float64)
+    t = _checks.numbers("p_max", as_array("p_max", p_max))
     _checks.control_broadcasts("p_max", t.shape, rooms.lead)
     t = np.broadcast_to(t, rooms.lead).reshape(-1)
     ties = (rooms.z == rooms.z[:, :1]).sum(axis=1)
@@ -469,11 +464,11 @@ def explain(scores: Any, map: str = "sparsemax", *, axis: int = -1, mask: Any = 
     known = [name for name, m in MAPS.items() if m.radius is not None and m.radius != 0.0]
     if map not in known:
         _checks.fail(ValueError, "map", "one of " + ", ".join(repr(name) for name in known), repr(map))
-    z = _scores(scores)
+    z, mask = _scores(scores, mask)
     at = _checks.axis_index("axis", axis, z.shape)
     p, info = getattr(_functions, map)(z, axis=at, mask=mask, return_info=True, **controls)
     p = np.moveaxis(np.asarray(p, dtype=np.float64), at, -1)
-    hidden = np.zeros(z.shape, dtype=bool) if mask is None else ~np.broadcast_to(np.asarray(mask), z.shape)
+    hidden = np.zeros(z.shape, dtype=bool) if mask is None else ~np.broadcast_to(mask, z.shape)
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         x = np.where(hidden | (z == -np.inf), -np.inf, TRANSFORMS[MAPS[map].transform].g(np, z.astype(np.float64)))
     rooms = _rooms(x, at, None)

@@ -2,10 +2,11 @@
 
 Shared by all: ``scores`` is an array of float16, float32 or float64 (integers become float64), mapped along ``axis``.
 ``mask`` is boolean, broadcastable to the scores, True where an entry may be chosen; a score of -inf says the same as
-False. Entries that may not be chosen get exactly 0 and do not count for the row's size, sum or mean; a row with nothing
-to choose is all zeros. A row with NaN or +inf is all NaN. Controls are numbers, or arrays that broadcast against the
-scores without the class axis: one control a row, or a head. ``return_info=True`` adds an :class:`Info` with the support
-size and the threshold of each row. The caller's arrays are never written.
+False, and so does a masked entry of a masked array (results are plain arrays). Entries that may not be chosen get
+exactly 0 and do not count for the row's size, sum or mean; a row with nothing to choose is all zeros. A row with NaN or
++inf is all NaN. Controls are numbers, or arrays that broadcast against the scores without the class axis: one control a
+row, or a head. ``return_info=True`` adds an :class:`Info` with the support size and the threshold of each row. The
+caller's arrays are never written.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsegen import _checks, _core
+from sparsegen._arrays import as_array
 from sparsegen._maps import HIDDEN, MAPS
 from sparsegen._numpy import (
     STORAGE,
     _address,
     _control,
-    _mask,
     _mask_rows,
     _means,
     _project,
@@ -197,7 +197,7 @@ def _check_labels(target: Target, rows: Rows) -> None:
 
 
 def _weights(weight: Any, lead: tuple[int, ...], counted: np.ndarray | None) -> np.ndarray:
-    w = np.ones(lead) if weight is None else _checks.numbers("weight", np.asarray(weight))
+    w = np.ones(lead) if weight is None else _checks.numbers("weight", as_array("weight", weight))
     _checks.broadcasts("weight", w.shape, lead, "the scores' shape without the class axis")
     wrong = ~((w >= 0) & (w < math.inf))
     if wrong.any():
@@ -220,15 +220,14 @@ def apply(
     ignore_empty: bool, return_grad: bool,
 ) -> Any:  # fmt: skip
     """Apply the loss called `name` in the table; `given` is its control."""
-    loss, z = LOSSES[name], _scores(scores)
+    loss, (z, mask) = LOSSES[name], _scores(scores, mask)
     _checks.axis_index("axis", -1, z.shape)
     _checks.reduction_name(reduction)
     shape, lead = z.shape, z.shape[:-1]
     control = _control(loss.control, given, lead, _checks.LOSS_CONDITIONS) if loss.control else np.zeros(())
     if control.ndim:
         control = np.broadcast_to(control, lead).reshape(-1)
-    mask = _mask(mask, shape) if shape[-1] else None
-    mask_rows, offsets = _mask_rows(mask, shape, len(shape) - 1)
+    mask_rows, offsets = _mask_rows(mask if shape[-1] else None, shape, len(shape) - 1)
     rows = Rows(np.ascontiguousarray(z).reshape(math.prod(lead), shape[-1]), mask_rows, offsets)
     even = f"{name}_loss" if loss.even else ""
     y = read(target, shape, ignore_index=ignore_index, ignore_empty=ignore_empty, even=even)

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsegen import _checks, _core
+from sparsegen._arrays import as_array, as_array_and_hidden
 from sparsegen._maps import HIDDEN, MAPS, TRANSFORMS, Map, Points, sparsegen_radius
 from sparsegen._rows import Layout, contiguous, layout
 
@@ -72,22 +73,28 @@ def set_num_threads(n: int) -> None:
     _threads = int(n)
 
 
-def _scores(scores: Any, name: str = "scores") -> np.ndarray:
-    """The caller's scores as a float array in native byte order; the caller's own array where possible."""
-    z = np.asarray(scores)
+def _floats(z: np.ndarray, name: str) -> np.ndarray:
+    """An array in a float type of native byte order; the caller's own where possible."""
     if z.dtype.kind in "biu":
-        z = z.astype(np.float64)
-    elif z.dtype.newbyteorder("=") in STORAGE:
-        z = z.astype(z.dtype.newbyteorder("="), copy=False)
-    else:
+        return z.astype(np.float64)
+    if z.dtype.newbyteorder("=") not in STORAGE:
         _checks.fail(TypeError, name, "float16, float32, float64, integers or booleans", f"dtype {z.dtype}")
-    return z
+    return z.astype(z.dtype.newbyteorder("="), copy=False)
+
+
+def _scores(scores: Any, mask: Any, name: str = "scores") -> tuple[np.ndarray, np.ndarray | None]:
+    """The caller's scores, and which of them may be chosen: neither hidden by the mask nor by one of their own."""
+    z, hidden = as_array_and_hidden(name, scores)
+    z, allowed = _floats(z, name), _mask(mask, z.shape)
+    if hidden is None or not hidden.any():
+        return z, allowed
+    return z, ~hidden if allowed is None else ~hidden & allowed
 
 
 def _mask(mask: Any, shape: Sequence[int]) -> np.ndarray | None:
     if mask is None:
         return None
-    m = np.asarray(mask)
+    m = as_array("mask", mask)
     if m.dtype != np.bool_:
         _checks.fail(TypeError, "mask", "boolean (True = may be chosen)", f"dtype {m.dtype}")
     _checks.broadcasts("mask", m.shape, shape, _checks.MASK_SHAPE)
@@ -98,9 +105,11 @@ def _control(
     name: str, value: Any, lead: tuple[int, ...], conditions: _checks.Conditions = _checks.CONDITIONS
 ) -> np.ndarray:
     """A control as float64, a single number or broadcastable to the rows."""
-    if np.ndim(value) == 0 and not isinstance(value, np.ndarray):
+    if type(value) is float:
         return np.asarray(_checks.control_number(name, value, conditions))
-    c = np.asarray(value)
+    c = as_array(name, value)
+    if c.ndim == 0 and not isinstance(value, np.ndarray):
+        return np.asarray(_checks.control_number(name, value, conditions))
     condition, holds = conditions[name]
     if c.dtype.kind not in "biuf":
         _checks.fail(TypeError, name, condition, f"dtype {c.dtype}")
@@ -322,9 +331,8 @@ def _weights(transform: str, z: np.ndarray, hidden: np.ndarray, temperature: Any
 def apply(name: str, scores: Any, controls: dict[str, Any], axis: int, mask: Any, return_info: bool) -> Any:
     """Apply the map called `name` in the table."""
     m = MAPS[name]
-    z = _scores(scores)
+    z, mask = _scores(scores, mask)
     axis = _checks.axis_index("axis", axis, z.shape)
-    mask = _mask(mask, z.shape)
     lead = z.shape[:axis] + z.shape[axis + 1 :]
     checked = {key: _control(key, value, lead) for key, value in {**m.fixed, **controls}.items()}
     if m.radius is None:
@@ -338,10 +346,10 @@ def apply(name: str, scores: Any, controls: dict[str, Any], axis: int, mask: Any
 
 def apply_project(points: Any, radius: Any, axis: int, mask: Any, return_info: bool) -> Any:
     """Apply the primitive itself."""
-    z = _scores(points, "points")
+    z, mask = _scores(points, mask, "points")
     axis = _checks.axis_index("axis", axis, z.shape, "points")
     r = _control("radius", radius, z.shape[:axis] + z.shape[axis + 1 :])
-    return _run(z, r, axis, _mask(mask, z.shape), return_info)
+    return _run(z, r, axis, mask, return_info)
 
 
 def apply_sparsegen(scores: Any, lam: Any, transform: Any, axis: int, mask: Any, return_info: bool) -> Any:
@@ -349,10 +357,10 @@ def apply_sparsegen(scores: Any, lam: Any, transform: Any, axis: int, mask: Any,
     if not callable(transform):
         _checks.transform_name(transform, tuple(TRANSFORMS))
         return apply(f"sparsegen_{transform}", scores, {"lam": lam}, axis, mask, return_info)
-    z = _scores(scores)
+    z, mask = _scores(scores, mask)
     axis = _checks.axis_index("axis", axis, z.shape)
     r = sparsegen_radius(np, _control("lam", lam, z.shape[:axis] + z.shape[axis + 1 :]))
     return _run(
-        z, r, axis, _mask(mask, z.shape), return_info, lambda x: _own_points(transform, x, axis),
+        z, r, axis, mask, return_info, lambda x: _own_points(transform, x, axis),
         lambda x: _own_points(transform, x, axis).x,
     )  # fmt: skip

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsegen import _checks
+from sparsegen._arrays import as_array
 
 
 class Target(NamedTuple):
@@ -58,7 +59,7 @@ def read(
     if hasattr(target, "tocsr"):
         entries = _sparse(target, (n_rows, n_classes), len(shape))
     else:
-        y = np.asarray(target)
+        y = as_array("target", target)
         if y.dtype.kind not in "biuf":
             _checks.fail(TypeError, "target", "numbers or booleans", f"dtype {y.dtype}")
         if y.shape == tuple(shape[:-1]) and y.dtype.kind in "iu":

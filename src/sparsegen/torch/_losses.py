@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from sparsegen import _checks
+from sparsegen._arrays import as_array
 from sparsegen._maps import HIDDEN, MAPS
 from sparsegen._targets import Target, read
 from sparsegen.torch import _kernel, _ops, _reference
@@ -219,7 +219,7 @@ def _weights(weight: Any, z: Tensor, counted: Tensor | None) -> Tensor | None:
     if weight is None:
         return None if counted is None else counted.to(_reference.wide(z))
     if not isinstance(weight, Tensor):
-        weight = torch.from_numpy(_checks.numbers("weight", np.asarray(weight)))
+        weight = torch.from_numpy(_checks.numbers("weight", as_array("weight", weight)))
     check_dense("weight", weight)
     w = weight.to(device=z.device, dtype=_reference.wide(z))
     _checks.broadcasts("weight", w.shape, z.shape[:-1], "the scores' shape without the class axis")
