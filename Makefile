@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/sparsegen/_kernel/*)
 
-.PHONY: demo test lint bench clean
+.PHONY: demo test lint bench docs-numbers clean
 
 demo: $(STAMP)
 	$(BIN)/sparsegen tour
@@ -26,6 +26,9 @@ lint: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py all
+
+docs-numbers: $(STAMP)
+	$(BIN)/python benchmarks/documents.py
 
 $(STAMP): $(SOURCES)
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 10))' \

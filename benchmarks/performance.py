@@ -1,164 +1,294 @@
-"""Writes docs/performance.md from results/maps.json and results/scaling.json: `python benchmarks/performance.py`."""
+"""What the documents quote of speed and memory: the marks of `sparsegen bench`, and those of the page to explore."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
+
+from marks import mark, span, table
 
 from sparsegen.bench.peers import verdict_text
 from sparsegen.bench.show import number
-from sparsegen.experiments.results import write_text
 
-ROOT = Path(__file__).resolve().parents[1]
 OURS = "sparsegen"
-
-
-def table(heads: list[str], rows: list[list[str]]) -> str:
-    lines = [heads, ["---"] * len(heads), *rows]
-    return "\n".join("| " + " | ".join(line) + " |" for line in lines)
+FIRST = (OURS, "torch.softmax", "copy")  # in tables; others follow by name
+LONG = 512  # entries of a row from which other libraries are compared in a sentence
 
 
 def shape(row: dict[str, Any]) -> str:
     return f"{row['rows']} x {row['K']}"
 
 
+def cases(maps: dict[str, Any], threads: int = 1, density: str = "sparse") -> list[dict[str, Any]]:
+    return [case for case in maps["cases"] if (case["threads"], case["density"]) == (threads, density)]
+
+
 def both(maps: dict[str, Any], threads: int, key: str, row: dict[str, Any]) -> str:
     """Sparse / dense of one shape."""
     found = [
-        case["implementations"][OURS]
+        case["implementations"][OURS][key]
         for density in ("sparse", "dense")
-        for case in maps["cases"]
-        if (case["rows"], case["K"], case["threads"], case["density"]) == (row["rows"], row["K"], threads, density)
+        for case in cases(maps, threads, density)
+        if shape(case) == shape(row)
     ]
-    return " / ".join(number(each[key]) for each in found)
+    return " / ".join(map(number, found))
 
 
-def ours(maps: dict[str, Any]) -> str:
-    """The library beside softmax, and how long entmax's sort takes beside it."""
-    sparse = [case for case in maps["cases"] if case["threads"] == 1 and case["density"] == "sparse"]
-    heads = ["rows x K", "forward, 1 thread", "forward, 2 threads", "backward, 1 thread", "backward, 2 threads",
-             "forward / copy", "entmax / sparsegen"]  # fmt: skip
+def ordered(implementations: dict[str, Any]) -> list[str]:
+    return [*(name for name in FIRST if name in implementations), *sorted({*implementations} - {*FIRST})]
+
+
+def times_as_long(case: dict[str, Any], peer: str) -> float:
+    return case["implementations"][peer]["forward_to_sparsegen"]
+
+
+@mark("maps", "scaling", "losses", "attention", "estimator")
+def machine(found: dict[str, Any]) -> str:
+    about = found["machine"]
+    return f"{about['cpu']}, engine {about['engine']}, torch {about['torch']}"
+
+
+@mark("maps")
+def forward(maps: dict[str, Any]) -> str:
+    return number(maps["summary"]["1"]["forward"]["geometric_mean"])
+
+
+@mark("maps")
+def backward(maps: dict[str, Any]) -> str:
+    return number(maps["summary"]["1"]["backward"]["geometric_mean"])
+
+
+@mark("maps")
+def sort(maps: dict[str, Any]) -> str:
+    """How much longer entmax's sort takes on long sparse rows."""
+    return span((times_as_long(case, "entmax sort") for case in cases(maps) if case["K"] >= LONG), ".0f")
+
+
+@mark("maps")
+def nearest(maps: dict[str, Any]) -> str:
+    """The peer that comes nearest on long rows, and where."""
+    found = [
+        (times_as_long(case, peer), peer, case)
+        for density in ("sparse", "dense")
+        for case in cases(maps, 1, density)
+        for peer, cell in case["implementations"].items()
+        if case["K"] >= LONG and "forward_to_sparsegen" in cell and peer not in FIRST
+    ]
+    times, peer, case = min(found, key=lambda each: each[0])
+    theirs, ours = (case["implementations"][name]["forward"] for name in (peer, OURS))
+    apart = number(theirs["median_us"] / ours["median_us"])
+    where = f"{number(times)} times as long as sparsegen at {shape(case)}, {case['density']} rows"
+    turns = f"medians of {theirs['repeats']} turns; {apart} against sparsegen's median of {ours['repeats']} turns"
+    return f"{peer}, {where} ({turns})"
+
+
+@mark("maps")
+def short(maps: dict[str, Any]) -> str:
+    """The table of the README: one thread."""
+    heads = ["rows x K", "forward", "backward", "entmax sort", "entmax top-k"]
     rows = []
-    for case in sparse:
-        times = [both(maps, t, f"{part}_to_softmax", case) for part in ("forward", "backward") for t in (1, 2)]
-        entmax = case["implementations"]["entmax sort"]["forward_to_sparsegen"]
-        rows.append([shape(case), *times, both(maps, 1, "forward_to_copy", case), f"{entmax:.0f} x"])
+    for case in cases(maps):
+        ours = [both(maps, 1, f"{part}_to_softmax", case) for part in ("forward", "backward")]
+        peers = [f"{number(times_as_long(case, peer))} x" for peer in ("entmax sort", "entmax top-k")]
+        rows.append([shape(case), *ours, *peers])
     return table(heads, rows)
 
 
+@mark("maps")
+def grid(maps: dict[str, Any]) -> str:
+    """The library beside softmax, and how long entmax's sort takes beside it."""
+    heads = ["rows x K", "forward, 1 thread", "forward, 2 threads", "backward, 1 thread", "backward, 2 threads",
+             "forward / copy", "entmax sort / sparsegen"]  # fmt: skip
+    rows = []
+    for case in cases(maps):
+        times = [both(maps, t, f"{part}_to_softmax", case) for part in ("forward", "backward") for t in (1, 2)]
+        entmax = f"{number(times_as_long(case, 'entmax sort'))} x"
+        rows.append([shape(case), *times, both(maps, 1, "forward_to_copy", case), entmax])
+    return table(heads, rows)
+
+
+@mark("maps")
 def peers(maps: dict[str, Any]) -> str:
     """Every implementation's forward time over softmax's, one thread, sparse rows."""
-    sparse = [case for case in maps["cases"] if case["threads"] == 1 and case["density"] == "sparse"]
+    sparse, key = cases(maps), "forward_to_softmax"
     rows = []
-    for name in sparse[0]["implementations"]:
+    for name in ordered(sparse[0]["implementations"]):
         cells = [case["implementations"][name] for case in sparse]
-        key = "forward_to_softmax"
-        texts = [number(cell[key]) if key in cell else verdict_text(cell).split(":")[0] for cell in cells]
-        rows.append([name, *texts])
-    return table(["", *(shape(case) for case in sparse)], rows)
+        rows.append([name, *(number(cell[key]) if key in cell else verdict_text(cell).split(":")[0] for cell in cells)])
+    return table(["", *map(shape, sparse)], rows)
 
 
+@mark("maps")
 def gate(maps: dict[str, Any]) -> str:
     rows = [
         [name, *(f"right ({v['error']:.0e})" if v["state"] == "right" else verdict_text(v) for v in found.values())]
-        for name, found in maps["gate"].items()
+        for name, found in ((name, maps["gate"][name]) for name in ordered(maps["gate"]))
     ]
     return table(["", *next(iter(maps["gate"].values()))], rows)
 
 
-def targets(maps: dict[str, Any]) -> str:
+@mark("maps")
+def wrong(maps: dict[str, Any]) -> str:
+    """Who answers wrongly on plain rows already."""
+    return ", ".join(name for name, found in maps["gate"].items() if found["plain"]["state"] == "wrong") or "nobody"
+
+
+@mark("maps")
+def promises(maps: dict[str, Any]) -> str:
+    met = {True: "yes", False: "**no**", None: ""}
     rows = [
-        [t["promise"], number(t["measured"]), f"at {t['at']} {t['limit']:g}", {True: "yes", False: "**no**"}[t["met"]]]
+        [t["promise"], "not measured" if t["measured"] is None else number(t["measured"]),
+         f"at {t['at']} {t['limit']:g}", met[t["met"]]]
         for t in maps["targets"]
-    ]
+    ]  # fmt: skip
     return table(["one thread unless said", "measured", "promised", "met"], rows)
 
 
-def others(maps: dict[str, Any]) -> Iterator[str]:
+@mark("maps")
+def softmax_wins(maps: dict[str, Any]) -> str:
+    lines = []
+    for threads in (1, 2):
+        for part in ("forward", "backward"):
+            ratios = [(case, case["implementations"][OURS][f"{part}_to_softmax"])
+                      for case in maps["cases"] if case["threads"] == threads]  # fmt: skip
+            cells = [f"{shape(c)} {c['density']} ({number(ratio)})" for c, ratio in ratios if ratio > 1]
+            count = "one thread" if threads == 1 else f"{threads} threads"
+            lines.append(f"- {part}, {count}: {', '.join(cells) or 'nowhere on this grid'}")
+    return "\n".join(lines)
+
+
+@mark("maps")
+def bfloat16(maps: dict[str, Any]) -> str:
     half = {d: [row for row in maps["bfloat16"] if row["density"] == d] for d in ("sparse", "dense")}
-    yield "bfloat16, forward over torch.softmax's in bfloat16:\n"
     rows = [[density, *(number(row["ratio"]) for row in found)] for density, found in half.items()]
-    yield table(["", *(shape(row) for row in half["sparse"])], rows)
-    yield "\nAdversarial rows over random rows of the same shape:\n"
+    return table(["", *map(shape, half["sparse"])], rows)
+
+
+@mark("maps")
+def adversarial(maps: dict[str, Any]) -> str:
     shapes = maps["adversarial"]
     rows = [[name, *(number(row["to_random"][name]) for row in shapes)] for name in shapes[0]["to_random"]]
-    yield table(["", *map(shape, shapes)], rows)
-    yield "\nTwo threads, times as fast as one:\n"
+    return table(["", *map(shape, shapes)], rows)
+
+
+@mark("maps")
+def two_threads(maps: dict[str, Any]) -> str:
     rows = [[f"{shape(row)}, {row['density']}", number(row["times_as_fast"]["2"])] for row in maps["threads"]]
-    yield table(["", "times as fast"], rows)
+    return table(["", "times as fast"], rows)
+
+
+@mark("maps")
+def small_calls(maps: dict[str, Any]) -> str:
     small = maps["small_calls"]
-    yield "\nA call on a 1 x 32 tensor over torch.softmax's own:\n"
     rows = [[name, number(value), number(small["ratio_grad"][name])]
             for name, value in small["ratio"].items() if name != "softmax"]  # fmt: skip
-    yield table(["", "without gradients", "with"], rows)
-    yield "\nPeak memory of a forward call, in outputs:\n"
+    return table(["", "without gradients", "with"], rows)
+
+
+@mark("maps")
+def imports(maps: dict[str, Any]) -> str:
+    found = maps["import"]
+    return f"{found['median_ms']:.0f} ms (median; {found['worst_ms']:.0f} ms at worst)"
+
+
+@mark("maps")
+def memory(maps: dict[str, Any]) -> str:
     rows = [[row["name"], str(row["threads"]), number(row["outputs"])] for row in maps["memory"] if "outputs" in row]
-    yield table(["", "threads", "outputs"], rows)
+    return table(["", "threads", "outputs"], rows)
 
 
-def scaling(found: dict[str, Any]) -> Iterator[str]:
-    for section in found["sections"]:
-        yield f"\n{section['title'].capitalize()} ({section['fixed']}):\n"
+@mark("scaling")
+def sections(found: dict[str, Any]) -> str:
+    return "\n".join(_sections(found))
+
+
+def _sections(found: dict[str, Any]) -> Iterator[str]:
+    for at, section in enumerate(found["sections"]):
+        varies, fixed = (section[key].replace("nonzeros a row", "nonzeros per row") for key in ("varies", "fixed"))
+        title = section["title"][0].upper() + section["title"][1:]
+        yield f"{chr(10) if at else ''}**{title}** ({fixed}):\n"
         rows = []
         for point in section["points"]:
             us = [f"{point['times'][name]['median_us']:.1f}" for name in (OURS, "torch.softmax")]
             rows.append([str(point["value"]), *us, number(point["ratio"])])
-        yield table([section["varies"], "sparsegen, us", "torch.softmax, us", "ratio"], rows)
-        for name, fit in section["exponents"].items():
-            power = f"{fit['upper_half']:.2f} in the upper half"
-            yield f"\nThe time of {name} grows with {section['varies']} to the power of {power}."
+        yield table([varies, "sparsegen, us", "torch.softmax, us", "ratio"], rows)
+        powers = [f"{name} {fit['upper_half']:.2f}" for name, fit in section["exponents"].items()]
+        if powers:
+            yield f"\nTime grows with {varies} to the power of (upper half of the sizes): {', '.join(powers)}."
 
 
-def slower(maps: dict[str, Any]) -> str:
-    """Where softmax wins."""
-    found = []
-    for threads in (1, 2):
-        for part in ("forward", "backward"):
-            cells = [
-                f"{shape(c)} {c['density']} ({number(c['implementations'][OURS][f'{part}_to_softmax'])})"
-                for c in maps["cases"]
-                if c["threads"] == threads and c["implementations"][OURS][f"{part}_to_softmax"] > 1
-            ]
-            found.append(f"- {part}, {threads} thread(s): {', '.join(cells) or 'nowhere on this grid'}")
-    return "\n".join(found)
+@mark("scaling")
+def level(found: dict[str, Any]) -> str:
+    """The numbers of entries in a call from which sparsegen is no slower than softmax."""
+    crossings = []
+    for section in found["sections"]:
+        if section["title"] in ("same rows", "same K"):
+            slower = [p["rows"] * p["K"] for p in section["points"] if p["ratio"] > 1]
+            faster = [p["rows"] * p["K"] for p in section["points"] if p["rows"] * p["K"] > max(slower, default=0)]
+            crossings.append(min(faster))
+    return span(crossings, ",d").replace(",", " ")
 
 
-def page(maps: dict[str, Any], scales: dict[str, Any]) -> str:
-    machine = maps["machine"]
-    intro = f"""Written by `benchmarks/performance.py` from [results/maps.json](../results/maps.json) and
-[results/scaling.json](../results/scaling.json), which `sparsegen bench maps` and `sparsegen bench scaling` measure on
-any machine. Times are medians of interleaved calls in one run, float32, N(0, 1) scores; sparse rows have about 5
-nonzeros, dense rows half of their entries. This run: {machine["cpu"]}, engine {machine["engine"]}, torch
-{machine["torch"]}. Below 1 is faster than softmax.
-"""
-    wrong = """
-Where another library needs more than 0.1 s it is given fewer rows, beside the other three on the same rows. A wrong
-answer gets no time:
-"""
-    parts = [
-        "# Performance",
-        intro,
-        "![Time over torch.softmax's against K](figures/maps.png)\n",
-        "## sparsegen / torch.softmax, sparse / dense rows\n", ours(maps),
-        "\n## Where softmax wins\n", slower(maps),
-        "\n## Promises\n", targets(maps),
-        "\n## Every implementation, forward / torch.softmax's, sparse rows, one thread\n", peers(maps),
-        wrong,
-        gate(maps),
-        "\n## Corners\n", *others(maps),
-        "\n## Scaling\n",
-        "![Time over torch.softmax's against K, rows and support](figures/scaling.png)",
-        *scaling(scales),
+@mark("losses", name="table")
+def losses(found: dict[str, Any]) -> str:
+    heads = ["rows x classes, labels", "sparsegen hinge", "sparsehourglass hinge", "as labels x classes", "as pairs"]
+    rows = []
+    for case in found["cases"]:
+        ours = [f"{case['times'][name]['median_us'] / 1000:.1f} ms" for name in (OURS, "sparsehourglass")]
+        others = [_times(case, name) for name in ("labels x classes", "all pairs")]
+        rows.append([f"{shape(case)}, {case['labels']}", *ours, *others])
+    return table(heads, rows)
+
+
+def _times(case: dict[str, Any], name: str) -> str:
+    if name in case["times_as_long"]:
+        return f"{number(case['times_as_long'][name])} x"
+    return f"does not fit: {4 * case['rows'] * case['K'] ** 2 / 1e9:.0f} GB"
+
+
+@mark("attention", name="table")
+def attention(found: dict[str, Any]) -> str:
+    heads = ["keys", "", "forward, 1 thread", "2 threads", "forward and backward, 1 thread", "2 threads", "memory"]
+    ratios = {(c["length"], c["causal"], c["threads"]): c["ratio"] for c in found["cases"]}
+    rows = []
+    for row in found["memory"]:
+        which = row["length"], row["causal"]
+        times = [number(ratios[(*which, threads)][part]) for part in ("forward", "step") for threads in (1, 2)]
+        rows.append([str(row["length"]), "causal" if row["causal"] else "full", *times, number(row["ratio"])])
+    return table(heads, rows)
+
+
+@mark("attention", name="forward")
+def attention_forward(found: dict[str, Any]) -> str:
+    return span(case["ratio"]["forward"] for case in found["cases"])
+
+
+@mark("attention", name="step")
+def attention_step(found: dict[str, Any]) -> str:
+    return span(case["ratio"]["step"] for case in found["cases"])
+
+
+@mark("attention", name="memory")
+def attention_memory(found: dict[str, Any]) -> str:
+    return span(row["ratio"] for row in found["memory"])
+
+
+@mark("estimator", name="table")
+def estimator(found: dict[str, Any]) -> str:
+    heads = ["data", "rows x features, labels", "map", "seconds", "iterations", "gap"]
+    rows = [
+        [fit["data"], f"{fit['rows']} x {fit['features']}, {fit['labels']}", fit["mapping"], f"{fit['seconds']:.1f}",
+         str(fit["n_iter"]), f"{fit['gap']:.0e}"]
+        for fit in found["fits"]
     ]  # fmt: skip
-    return "\n".join(parts) + "\n"
+    return table(heads, rows)
 
 
-def main() -> None:
-    maps, scales = (json.loads((ROOT / "results" / f"{name}.json").read_text()) for name in ("maps", "scaling"))
-    write_text(ROOT / "docs" / "performance.md", page(maps, scales))
+@mark("explore")
+def size(found: dict[str, Any]) -> str:
+    return f"{found['bytes'] / 1000:.0f} kB"
 
 
-if __name__ == "__main__":
-    main()
+@mark("explore")
+def redraw(found: dict[str, Any]) -> str:
+    return f"{found['worst_ms']:.0f} ms"

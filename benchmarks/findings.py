@@ -1,0 +1,241 @@
+"""What the documents quote of the experiments: the marks of properties, synthetic, real, translation and the like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from marks import as_result, mark, span, table
+
+from sparsegen.experiments.ledger import CLOSE_F1, ledger
+
+Found = dict[str, Any]  # a Result as its file holds it
+
+
+@mark("synthetic", "real", "real-large", "translation", "summarization", name="ledger")
+def ledger_table(found: Found) -> str:
+    entries = ledger(as_result(found))
+    rows = ([f"{entry.claim} ({entry.source})", entry.measured, entry.verdict] for entry in entries)
+    return table(["the paper claims", "measured here", "verdict"], rows)
+
+
+@mark("properties")
+def cells(found: Found) -> str:
+    return f"{found['summary']['equal']} of {found['summary']['cells']}"
+
+
+@mark("properties")
+def departures(found: Found) -> str:
+    """How many cells of the paper's table were measured otherwise."""
+    rows = [row for row in found["rows"] if row["claimed"]]
+    return str(sum(row["claimed"][name] != measured for row in rows for name, measured in row["measured"].items()))
+
+
+@mark("synthetic")
+def setting(found: Found) -> str:
+    config = found["config"]
+    return f"{config['documents']} documents, {config['seeds']} seeds, scale `{config['scale']}`"
+
+
+@mark("synthetic")
+def hourglass_gap(found: Found) -> str:
+    """By how much the two hinge pairs differ at most, in F1."""
+    means = {(row["setting"], row["value"], row["pair"]): row["f1"][0] for row in found["summary"]["table"]}
+    points = {key[:2] for key in means}
+    return f"{max(abs(means[(*p, 'sparsehg+hinge')] - means[(*p, 'sparsemax+hinge')]) for p in points):.4f}"
+
+
+@mark("synthetic", "real", "real-large")
+def gap(found: Found) -> str:
+    return f"{100 * found['summary']['largest_gap']:.2f} %"
+
+
+@mark("real", "real-large", name="table")
+def real_table(found: Found) -> str:
+    rows = found["summary"]["table"]
+    names, pairs = (list(dict.fromkeys(row[key] for row in rows)) for key in ("name", "pair"))
+    cells = {
+        (row["name"], row["pair"]): f"{row['f1']:.2f}" + (f" ({row['paper']:.2f})" if "paper" in row else "")
+        for row in rows
+    }
+    lines = ([pair, *(cells[name, pair] for name in names)] for pair in pairs)
+    return table(["pair", *map(str.capitalize, names)], lines)
+
+
+def winners(found: Found, group: str, name: str, measure: str) -> str:
+    """Who has the best of a measure in which groups."""
+    rows, ahead = found["summary"]["table"], {}
+    for where in dict.fromkeys(row[group] for row in rows):
+        best = max((row for row in rows if row[group] == where), key=lambda row: row[measure])
+        ahead.setdefault(best[name], []).append(where)
+    return "; ".join(f"{who} on {', '.join(where)}" for who, where in ahead.items())
+
+
+@mark("real", "real-large", name="best")
+def best_pair(found: Found) -> str:
+    return winners(found, "name", "pair", "f1")
+
+
+@mark("real")
+def near(found: Found) -> str:
+    """How many cells are near the paper's, or better."""
+    rows = [row for row in found["summary"]["table"] if "paper" in row]
+    return f"{sum(row['difference'] >= -CLOSE_F1 for row in rows)} of {len(rows)}"
+
+
+@mark("real")
+def close(_: Found) -> str:
+    return f"{CLOSE_F1:g}"
+
+
+def of_scene(found: Found, pair: str) -> Found:
+    return next(row for row in found["summary"]["table"] if (row["name"], row["pair"]) == ("scene", pair))
+
+
+@mark("real")
+def scene_huber(found: Found) -> str:
+    return f"{of_scene(found, 'sparsemax+huber')['f1']:.2f}"
+
+
+@mark("real")
+def scene_huber_labels(found: Found) -> str:
+    return f"{of_scene(found, 'sparsemax+huber')['labels']:.1f}"
+
+
+@mark("real")
+def scene_softmax_labels(found: Found) -> str:
+    return f"{of_scene(found, 'softmax+log')['labels']:.1f}"
+
+
+def row_name(row: Found) -> str:
+    return row["row"] if row["control"] is None else f"{row['row']} ({row['control']:g})"
+
+
+def preset(found: Found) -> Found:
+    """The settings of a run; they are the same for its corpora."""
+    first, *others = found["config"]["presets"].values()
+    if any(other != first for other in others):
+        raise ValueError("the corpora of one file were trained differently: say so in the text, one mark for each")
+    return first
+
+
+@mark("numbers", "translation", "summarization")
+def units(found: Found) -> str:
+    chosen = preset(found)
+    return f"{chosen['layers']} layer of {chosen['hidden']} units, {chosen['train']['epochs']} epochs"
+
+
+@mark("numbers", "translation", "summarization")
+def pairs(found: Found) -> str:
+    return span((row["train_pairs"] for row in found["rows"]), ",d").replace(",", " ")
+
+
+@mark("numbers", "translation", "summarization")
+def minutes(found: Found) -> str:
+    return span((row["train_seconds"] / 60 for row in found["rows"]), ".0f")
+
+
+@mark("numbers", name="table")
+def numbers_table(found: Found) -> str:
+    rows = [[row_name(row), f"{100 * row['exact_match']:.1f} %", f"{row['support']:.2f}"]
+            for row in found["summary"]["table"]]  # fmt: skip
+    return table(["attention (control)", "translated exactly", "attends to"], rows)
+
+
+@mark("numbers")
+def lines(found: Found) -> str:
+    return str(found["rows"][0]["tests"]["numbers"]["lines"])
+
+
+@mark("numbers")
+def source_words(found: Found) -> str:
+    return f"{found['summary']['table'][0]['source_words']:.1f}"
+
+
+TESTS = {"test_2016_flickr": "2016", "test_2017_flickr": "2017"}
+
+
+def of_corpus(found: Found, corpus: str, test: str) -> dict[str, Found]:
+    rows = found["summary"]["table"]
+    return {row_name(row): row for row in rows if (row["corpus"], row["test"]) == (corpus, test)}
+
+
+@mark("translation", name="table")
+def translation_table(found: Found) -> str:
+    heads, columns = ["attention (control)"], []
+    for corpus in found["config"]["corpora"]:
+        direction = corpus.removeprefix("multi30k-").upper()
+        by_test = {year: of_corpus(found, corpus, test) for test, year in TESTS.items()}
+        heads += [f"{direction} 2016", "2017", "attends to", "paper"]
+        columns += [{name: f"{row['bleu']:.1f}" for name, row in rows.items()} for rows in by_test.values()]
+        columns += [{name: f"{row['support']:.2f}" for name, row in by_test["2016"].items()}]
+        columns += [{name: f"{row['paper']:.2f}" for name, row in by_test["2016"].items()}]
+    return table(heads, ([name, *(column[name] for column in columns)] for name in columns[0]))
+
+
+@mark("translation")
+def spread(found: Found) -> str:
+    """How far the maps are apart at most, on one test set."""
+    scores = [
+        [row["bleu"] for row in of_corpus(found, corpus, test).values()]
+        for corpus in found["config"]["corpora"] for test in TESTS
+    ]  # fmt: skip
+    return f"{max(max(each) - min(each) for each in scores):.1f}"
+
+
+@mark("translation")
+def sparse_support(found: Found) -> str:
+    """The source words that the sparse maps attend to, both ways, 2016."""
+    rows = found["summary"]["table"]
+    sparse = [row for row in rows if not row["row"].startswith("softmax") and row["test"] == "test_2016_flickr"]
+    return span((row["support"] for row in sparse), ".1f")
+
+
+@mark("translation")
+def softmax_support(found: Found) -> str:
+    rows = found["summary"]["table"]
+    every = [row for row in rows if row["row"] == "softmax" and row["test"] == "test_2016_flickr"]
+    return " and ".join(f"{row['support']:.1f}" for row in every)
+
+
+@mark("translation")
+def sentence_words(found: Found) -> str:
+    """The words of a source sentence, both ways, 2016."""
+    rows = found["summary"]["table"]
+    every = [row for row in rows if row["row"] == "softmax" and row["test"] == "test_2016_flickr"]
+    return " and ".join(f"{row['source_words']:.1f}" for row in every)
+
+
+MEASURES = ("rouge1", "rouge2", "rougeL")
+
+
+@mark("summarization", name="table")
+def summarization_table(found: Found) -> str:
+    rows = found["summary"]["table"]
+    tests = sorted({row["test"] for row in rows}, key=lambda test: (test != "gigaword", test))
+    made = []
+    for name in dict.fromkeys(map(row_name, rows)):
+        mine = {row["test"]: row for row in rows if row_name(row) == name}
+        scores = [" / ".join(f"{mine[test][m]:.1f}" for m in MEASURES) for test in tests]
+        papers = [" / ".join(f"{value:g}" for value in mine[test]["paper"]) for test in tests]
+        cells = [f"{score} ({paper})" for score, paper in zip(scores, papers)]
+        made.append([name, *cells, f"{mine['gigaword']['support']:.1f}"])
+    return table(["attention (control)", *tests, "attends to"], made)
+
+
+def share_of_paper(found: Found, measure: int) -> str:
+    return span(row[MEASURES[measure]] / row["paper"][measure] for row in found["summary"]["table"])
+
+
+@mark("summarization")
+def rouge1_share(found: Found) -> str:
+    return share_of_paper(found, 0)
+
+
+@mark("summarization")
+def rouge2_share(found: Found) -> str:
+    return share_of_paper(found, 1)
+
+
+@mark("summarization", name="best")
+def best_map(found: Found) -> str:
+    return winners(found, "test", "row", "rougeL")
