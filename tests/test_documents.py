@@ -1,0 +1,268 @@
+"""README and docs: what they quote is what results/ holds, their examples run, their links lead somewhere."""
+
+from __future__ import annotations
+
+import ast
+import contextlib
+import copy
+import io
+import re
+import sys
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import click
+import numpy as np
+import pytest
+import typer
+from matplotlib.image import imread
+
+from sparsegen._maps import MAPS
+from sparsegen.cli import app
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT / "benchmarks"))
+try:
+    import documents
+    import marks
+    import pictures
+finally:
+    sys.path.pop(0)
+
+TEXTS = {path.relative_to(ROOT).as_posix(): path.read_text() for path in documents.documents()}
+read = cache(marks.read)
+
+
+def each_document(test):
+    return pytest.mark.parametrize("name", TEXTS)(test)
+
+
+# Marks
+
+
+@each_document
+def test_what_is_marked_is_what_the_results_hold(name):
+    assert TEXTS[name] == marks.fill(TEXTS[name], read), "run: make docs-numbers"
+
+
+def test_another_measurement_is_another_text():
+    maps = copy.deepcopy(read("maps"))
+    maps["summary"]["1"]["forward"]["geometric_mean"] = 0.123
+    text = "takes <!--n:maps.forward-->0.41<!--/n--> of its time"
+    assert marks.fill(text, lambda _: maps) == "takes <!--n:maps.forward-->0.12<!--/n--> of its time"
+
+
+def test_a_block_is_filled_once_and_for_all():
+    once = marks.fill("<!--n:maps.short-->\n<!--/n-->", read)
+    assert once.count("\n| ") == 2 + len({(c["rows"], c["K"]) for c in read("maps")["cases"]})
+    assert once.endswith(" |\n\n<!--/n-->")
+    assert marks.fill(once, read) == once
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("<!--n:maps.nothing-->1<!--/n-->", "no function makes the mark 'maps.nothing'"),
+        ("<!--n:maps.forward-->0.41", "not closed"),
+        ("0.41<!--/n-->", "not closed or not opened"),
+        ("<!--n:maps.forward-->0.41 and <!--n:maps.backward-->0.77<!--/n-->", "one holds another"),
+    ],
+)
+def test_a_mark_that_is_none_is_refused(text, error):
+    with pytest.raises((KeyError, ValueError), match=error):
+        marks.fill(text, read)
+
+
+def test_every_mark_is_used():
+    used = {found["name"] for text in TEXTS.values() for found in marks.MARK.finditer(text)}
+    assert set(marks.MARKS) - used == set()
+
+
+@pytest.mark.parametrize("name", pictures.PICTURES)
+def test_a_figure_is_drawn_from_the_results_as_they_are(name):
+    file, _ = pictures.PICTURES[name]
+    assert pictures.stamp_of(pictures.path_of(name).read_bytes()) == pictures.stamp(file), "run: make docs-numbers"
+
+
+def test_every_figure_is_shown_and_shows_results_or_maps():
+    shown = {name for text in TEXTS.values() for name in re.findall(r"figures/([\w-]+)\.png", text)}
+    kept = {path.stem for path in (ROOT / "docs" / "figures").glob("*.png")}
+    assert shown == kept == {*pictures.PICTURES, "atlas"}
+
+
+def test_a_stamp_leaves_a_picture_that_can_be_read(tmp_path):
+    png = pictures.path_of("atlas").read_bytes()
+    assert pictures.stamp_of(png) is None
+    made = pictures.stamped(png, "maps.json abc")
+    assert pictures.stamp_of(made) == "maps.json abc"
+    np.testing.assert_array_equal(imread(io.BytesIO(made)), imread(io.BytesIO(png)))
+
+
+def test_the_script_writes_what_differs_and_nothing_else(tmp_path, monkeypatch, capsys):
+    stale, fresh = tmp_path / "stale.md", tmp_path / "fresh.md"
+    stale.write_text("<!--n:maps.forward-->9.99<!--/n-->")
+    fresh.write_text("no number")
+    monkeypatch.setattr(documents, "documents", lambda: [stale, fresh])
+    monkeypatch.setattr(documents, "ROOT", tmp_path)
+    (tmp_path / "scaling.png").write_bytes(pictures.path_of("scaling").read_bytes())
+    monkeypatch.setattr(pictures, "PICTURES", {name: pictures.PICTURES[name] for name in ("maps", "scaling")})
+    monkeypatch.setattr(pictures, "path_of", lambda name: tmp_path / f"{name}.png")
+    documents.main()
+    assert capsys.readouterr().out == "wrote maps.png\nwrote stale.md\n"
+    assert pictures.stamp_of((tmp_path / "maps.png").read_bytes()) == pictures.stamp("maps")
+    assert stale.read_text() == marks.fill(stale.read_text(), read) != "<!--n:maps.forward-->9.99<!--/n-->"
+
+
+# Numbers outside of marks
+
+FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)
+INDENTED = re.compile(r"(?<=\n\n)(?: {4}.*\n)+")
+# What holds digits and is no measurement: code, numbers of decisions, addresses, names of files, years.
+QUIET = re.compile(r"`[^`]*`|\[decision\s\d+\]\([^)]*\)|\]\([^)]*\)|\[results/[^\]]*\]|\b20\d\d\b")
+UNITS = r"(?:%|x|times|ms|us|seconds|minutes|hours|kB|MB|GB|BLEU)"
+NUMBER = re.compile(rf"(?<![\w.-])[-+]?\d+(?:[.,]\d+)*(?P<unit>\s?{UNITS}(?!\w))?")
+CITED = re.compile(r"results/[\w-]+\.json")
+
+
+def prose(text: str) -> str:
+    """A text without code."""
+    return INDENTED.sub("", FENCED.sub("", text))
+
+
+def typed_numbers(text: str) -> list[str]:
+    """Numbers outside of marks that look measured: all where results are quoted, elsewhere those with a unit."""
+    found = []
+    for block in re.split(r"\n\s*\n|\n(?=- )", marks.MARK.sub("<mark>", prose(text))):
+        quotes = "<mark>" in block or CITED.search(block)
+        found += [number[0] for number in NUMBER.finditer(QUIET.sub("", block)) if quotes or number["unit"]]
+    return found
+
+
+@each_document
+def test_no_measured_number_is_typed_by_hand(name):
+    assert typed_numbers(TEXTS[name]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("It takes 0.41 of the time (results/maps.json).", ["0.41"]),
+        ("It takes <!--n:maps.forward-->0.41<!--/n-->, or 0.5 (results/maps.json).", ["0.5"]),
+        ("It takes 71 to 159 times\nas long.", ["159 times"]),
+        ("- one\n- 29 ms", ["29 ms"]),
+        ("Rows of `K >= 512` in float32 (results/maps.json), [as 1](docs/a1.md).", ["1"]),
+        ("Sums are within 4 eps of 1.", []),
+        ("```python\nx = 3  # 0.5 ms\n```\n\nand\n\n    sleep 5 ms\n", []),
+    ],
+)
+def test_a_typed_number_is_seen(text, found):
+    assert typed_numbers(text) == found
+
+
+@each_document
+def test_a_section_names_the_files_its_numbers_come_from(name):
+    for section in re.split(r"^#+ ", TEXTS[name], flags=re.MULTILINE):
+        sources = {f"results/{found['name'].split('.')[0]}.json" for found in marks.MARK.finditer(section)}
+        assert sources <= set(CITED.findall(section)), section.splitlines()[0]
+
+
+@each_document
+def test_no_mark_begins_a_line_of_text(name):
+    """Markdown takes a line that begins with a comment for HTML, and ends the paragraph there."""
+    for line in TEXTS[name].splitlines():
+        assert not re.match(r"(?:- )? {0,3}<!--n:[\w.-]+-->.*\w", line), line
+
+
+def test_results_named_in_the_documents_exist():
+    texts = [*TEXTS.values(), *(path.read_text() for path in (ROOT / "docs" / "decisions").glob("*.md"))]
+    named = {name for text in texts for name in CITED.findall(text)}
+    assert named
+    for name in named:
+        found = read(Path(name).stem)
+        assert (found.get("machine") or found["versions"])["sparsegen"]
+
+
+# Examples
+
+EXAMPLES = [
+    pytest.param(found[1], id=f"{name}-{number}")
+    for name, text in TEXTS.items()
+    for number, found in enumerate(re.finditer(r"^```python\n(.*?)^```$", text, re.DOTALL | re.MULTILINE), 1)
+]
+
+
+def outputs(code: str) -> list[tuple[str, str]]:
+    """Run an example; what each of its prints says, and what the comment behind it says it says."""
+    comments = {
+        token.start[0]: token.string.lstrip("# ")
+        for token in tokenize.generate_tokens(io.StringIO(code).readline)
+        if token.type == tokenize.COMMENT
+    }
+    names: dict = {}
+    said = []
+    for statement in ast.parse(code).body:
+        out = io.StringIO()
+        with contextlib.redirect_stdout(out):
+            exec(compile(ast.Module([statement], []), "example", "exec"), names)
+        if out.getvalue():
+            said.append((" ".join(out.getvalue().split()), comments.get(statement.end_lineno, "")))
+    return said
+
+
+@pytest.mark.parametrize("code", EXAMPLES)
+def test_an_example_prints_what_it_says(code):
+    said = outputs(code)
+    assert said, "an example prints something that its comment says"
+    for printed, comment in said:
+        assert printed == comment
+
+
+def test_an_example_that_says_something_else_is_seen():
+    assert outputs("x = 1\nprint(x)  # 2\n") == [("1", "2")]
+
+
+def test_the_readme_is_short_and_names_every_extra():
+    readme = TEXTS["README.md"]
+    assert len(readme.splitlines()) <= 150
+    extras = re.search(r"optional-dependencies\]\n(.*?)\n\[", (ROOT / "pyproject.toml").read_text(), re.DOTALL)
+    assert extras
+    for extra in re.findall(r"^(\w+) = \[", extras[1], re.MULTILINE):
+        assert f"`{extra}`" in readme, extra
+
+
+def test_the_page_of_maps_names_every_map():
+    assert [name for name in MAPS if f"`{name}" not in TEXTS["docs/maps.md"]] == []
+
+
+# Links and commands
+
+
+def anchors(text: str) -> set[str]:
+    """The anchors that GitHub gives the headings of a page."""
+    heads = re.findall(r"^#+ (.*)$", prose(text), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", head.lower()).replace(" ", "-") for head in heads}
+
+
+@each_document
+def test_links_lead_somewhere(name):
+    for link in re.findall(r"\]\((?!https?:)([^)\s]+)\)", prose(TEXTS[name])):
+        path, _, anchor = link.partition("#")
+        target = (ROOT / name).parent / path if path else ROOT / name
+        assert target.exists(), link
+        assert not anchor or anchor in anchors(target.read_text()), link
+
+
+def commands() -> list[str]:
+    lines = [line.split("#")[0] for text in TEXTS.values() for line in re.findall(r"^ {4}(.*)$", text, re.MULTILINE)]
+    return [found[1].strip() for line in lines for found in re.finditer(r"(?:^|\| |-m )sparsegen ([^|]+)", line)]
+
+
+@pytest.mark.parametrize("line", commands())
+def test_commands_have_the_options_they_are_shown_with(line):
+    command = typer.main.get_command(app)
+    words = line.split()
+    while isinstance(command, click.Group) or hasattr(command, "commands"):
+        command = command.commands[words.pop(0)]
+    options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
+    assert {word for word in words if word.startswith("--")} <= options
