@@ -10,7 +10,7 @@ from torch.func import functional_call
 
 import sparsegen as sg
 import sparsegen.torch as sgt
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.torch.probes import AttentionProbe
 
 B, Q, K, S, H = 2, 3, 5, 4, 6  # batch, queries, keys, sizes of a query and of a key
@@ -229,17 +229,17 @@ def test_every_map_of_the_table_can_be_made_by_name(mapping):
 
 def test_a_map_is_refused_with_another_s_control():
     assert message(lambda: sgt.make_map("sparsemax", lam=0.5)) == (
-        "sparsegen: lam must be absent for mapping 'sparsemax', which has no such control, got 0.5."
+        "sparsegen: lam must be left out for mapping 'sparsemax', which has no control, got 0.5."
     )
-    assert "temperature must be absent for mapping 'sparsegen_lin'" in message(
+    assert "temperature must be left out for mapping 'sparsegen_lin'" in message(
         lambda: sgt.make_map("sparsegen_lin", temperature=0.5)
     )
     assert "q must be given for mapping 'sparsehourglass', got None" in message(lambda: sgt.make_map("sparsehourglass"))
     assert "learnable must be False for mapping 'sparsemax', which has no control" in message(
         lambda: sgt.make_map("sparsemax", learnable=True)
     )
-    assert "mapping must be a module or one of 'sparsemax'" in message(lambda: sgt.make_map("nonsense"))
+    assert "mapping must be one of 'sparsemax'" in message(lambda: sgt.make_map("nonsense"))
     assert "got 3" in message(lambda: sgt.make_map(3))
-    assert "lam must be absent where mapping is a module" in message(lambda: sgt.make_map(sgt.Sparsemax(), lam=0.5))
+    assert "lam must be left out where mapping is a module" in message(lambda: sgt.make_map(sgt.Sparsemax(), lam=0.5))
     module = nn.Identity()
     assert sgt.make_map(module) is module

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import sparsegen as sg
 import sparsegen.torch as sgt
 from oracle import project_exact
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 torch = pytest.importorskip("torch")
 SMALL = st.lists(st.integers(-6, 6), min_size=1, max_size=6)
@@ -232,9 +232,9 @@ def test_masks_and_axes():
     (lambda: sg.q_for_support([3.0, -0.5], 2), ValueError, "k for the scores must be one of 1: the radius stays"),
     (lambda: sg.q_for_lipschitz(10, 1.0), ValueError, "bound must be a number above 1, got 1.0"),
     (lambda: sg.q_for_lipschitz(1, 2.0), ValueError, "n_classes must be an integer of at least 2, got 1"),
-    (lambda: sg.lipschitz("sparsehourglass", 3), ValueError, "q must be given for 'sparsehourglass'"),
-    (lambda: sg.lipschitz("softmax", 3, lam=0.5), ValueError, "lam must be absent for 'softmax'"),
-    (lambda: sg.explain([1.0], "softmax"), ValueError, "map must be one of 'sparsemax'"),
+    (lambda: sg.lipschitz("sparsehourglass", 3), ValueError, "q must be given for mapping 'sparsehourglass'"),
+    (lambda: sg.lipschitz("softmax", 3, lam=0.5), ValueError, "lam must be left out for mapping 'softmax'"),
+    (lambda: sg.explain([1.0], "softmin"), ValueError, "mapping must be one of 'sparsemax'"),
     (lambda: sgt.lam_for_support([1.0], 1), TypeError, "scores must be a torch.Tensor, got list"),
     (lambda: sgt.DensityScheduler(sgt.Sparsemax(), 3), ValueError, "model must be one with Sparsegen modules"),
     (lambda: sgt.DensityScheduler(sgt.Sparsegen(learnable=True), 3), ValueError, "got a learnable one"),

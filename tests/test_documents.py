@@ -18,7 +18,7 @@ import pytest
 import typer
 from matplotlib.image import imread
 
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent

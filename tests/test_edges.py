@@ -9,7 +9,7 @@ import pytest
 import laws
 import oracle
 import sparsegen as sg
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 DOCUMENTED_DEFAULTS = {"lam": 0.0, "temperature": 1.0}
 

@@ -11,7 +11,7 @@ from typer.testing import CliRunner
 import browsers
 import sparsegen as sg
 from sparsegen import explore
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 ROOT = Path(__file__).parents[1]
 START = np.array([1.2, 0.9, 0.5, 0.3, 0.1])

@@ -7,7 +7,7 @@ import pytest
 import scipy.sparse as sp
 
 import sparsegen as sg
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75}
 Z = np.array([[1.0, 9.0, 0.5, 0.25], [0.5, 2.0, 8.0, 1.5]])

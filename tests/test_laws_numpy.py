@@ -9,7 +9,7 @@ import pytest
 import laws
 import oracle
 import sparsegen as sg
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 CONTROLS = {"lam": -0.5, "q": 0.5, "temperature": 0.75}
 

@@ -19,7 +19,7 @@ import oracle
 import sparsegen as sg
 import strategies
 from loss_oracle import HINGES, LOSSES, MAPS
-from sparsegen._maps import MAPS as TABLE
+from sparsegen._table.maps import MAPS as TABLE
 
 VECTORS = Path(os.environ.get("SPARSEGEN_VECTORS") or Path(__file__).parents[2] / "shared" / "vectors.json")
 INF = math.inf
@@ -355,7 +355,7 @@ def test_huber_of_a_long_row_is_the_fenchel_young_loss():
 
 @pytest.mark.parametrize("name", LOSSES)
 def test_a_loss_names_a_map_of_the_table(name):
-    from sparsegen._losses import LOSSES as OWN
+    from sparsegen.numpy.losses import LOSSES as OWN
 
     assert OWN[name].mapping == MAPS[name]
     assert OWN[name].control == LOSSES[name]

@@ -172,8 +172,8 @@ NUMPY = [
     (lambda: sg.softmax_log_loss(Z, Y[:1]), ValueError, f"{SHAPE} (1, 3) of dtype int64."),
     (lambda: sg.softmax_log_loss(Z, [0.0, 1.0]), ValueError, f"{SHAPE} (2,) of dtype float64."),
     (lambda: sg.softmax_log_loss(Z, [True, False]), ValueError, f"{SHAPE} (2,) of dtype bool."),
-    (lambda: sg.sparsegen_hinge_loss(Z, Y, lam=[0.5, 1.0]), ValueError, f"lam must be {LAM}, got 1.0."),
-    (lambda: sg.sparsehourglass_hinge_loss(Z, Y, q=[0.5, 0.0]), ValueError, f"q must be {Q}, got 0.0."),
+    (lambda: sg.sparsegen_hinge_loss(Z, Y, lam=[0.5, 1.0]), ValueError, f"lam[1] must be {LAM}, got 1.0."),
+    (lambda: sg.sparsehourglass_hinge_loss(Z, Y, q=[0.5, 0.0]), ValueError, f"q[1] must be {Q}, got 0.0."),
     (
         lambda: sg.sparsegen_hinge_loss(Z, Y, lam=[0.5, 0.5, 0.5]),
         ValueError,

@@ -19,8 +19,8 @@ import loss_oracle
 import sparsegen as sg
 from loss_oracle import HINGES, LOSSES
 from sparsegen import _core
-from sparsegen._losses import evaluate
-from sparsegen._targets import read
+from sparsegen._table.targets import read
+from sparsegen.numpy.losses import evaluate
 
 INF, NAN = math.inf, math.nan
 # Entries and labels of a row. Few labels are paired up, many are searched; the crossover lies somewhere in the middle.

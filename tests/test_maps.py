@@ -13,7 +13,7 @@ import laws
 import oracle
 import sparsegen as sg
 import strategies
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 INF = math.inf
 names = pytest.mark.parametrize("name", MAPS)

@@ -11,7 +11,7 @@ import buffers
 import laws
 import sparsegen as sg
 from sparsegen import _core
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 CONTROLS = {"lam": -0.5, "q": 0.5, "temperature": 0.75}
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100, 255, 256, 257, 511, 1000, 4095, 4096, 4097, 5000]

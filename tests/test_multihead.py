@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import sparsegen.torch as sgt
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.torch import multihead
 from sparsegen.torch.multihead import MultiheadAttention, replace_attention
 
@@ -737,8 +737,8 @@ CONSTRUCTION = {
     "q must be .* 'sparsecone'.*, got None.": {"mapping": "sparsecone"},
     "q must be one number, or one for each of the 2 heads, got shape .3,..": {"mapping": "sparsecone", "q": [1, 2, 3]},
     "learnable must be False .* 'hardmax', which has no control, got True.": {"mapping": "hardmax", "learnable": True},
-    "lam must be None with a mapping module.*, got 0.5.": {"mapping": sgt.Sparsegen(), "lam": 0.5},
-    "learnable must be False with a mapping module.*, got True.": {"mapping": sgt.Sparsegen(), "learnable": True},
+    "lam must be left out where mapping is a module.*, got 0.5.": {"mapping": sgt.Sparsegen(), "lam": 0.5},
+    "learnable must be False where mapping is a module.*, got True.": {"mapping": sgt.Sparsegen(), "learnable": True},
     "the dim of mapping must be -1, the keys, got 1.": {"mapping": sgt.Sparsemax(dim=1)},
 }
 CALLS = {

@@ -7,8 +7,9 @@ import pytest
 import scipy.sparse as sp
 from scipy.optimize import linprog, minimize
 
-from sparsegen import _losses, _solver
-from sparsegen._targets import read
+from sparsegen import _solver
+from sparsegen._table.targets import read
+from sparsegen.numpy import losses as _losses
 
 CASES = [
     ("softmax_log", 0.0),

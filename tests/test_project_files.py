@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from sparsegen import tour
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -9,7 +9,7 @@ from rich.console import Console
 
 import sparsegen as sg
 from sparsegen import reproduce
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.experiments import laws
 from sparsegen.experiments.results import Result
 from sparsegen.properties import check, equation, measure

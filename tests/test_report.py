@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 
 import browsers
 from sparsegen import _html, figures, map_figures, report, reproduce, tables
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.cli import app
 from sparsegen.experiments import generation, laws, real, synthetic
 from sparsegen.experiments.ledger import ledger

@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 
 import sparsegen as sg
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 ROOT = Path(__file__).parents[1] / "src" / "sparsegen"
 HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "entmax", "pandas")
 
 # From the ground up; a module may import what stands on its own step or below.
 STEPS = [
-    {"_checks", "_maps", "_core", "_rows", "_arrays", "_targets"},
-    {"_numpy", "_control", "_functions", "_losses", "properties", "__init__"},
+    {"_table", "_core"},
+    {"numpy", "properties", "__init__"},
     {"torch"},
     {"sklearn", "_solver", "_label_sets"},
     {"experiments"},
@@ -64,19 +64,26 @@ def test_imports_go_down_only():
         assert not above, f"{path.name} imports {sorted(above)}, which stand above it"
 
 
-def test_checks_and_maps_stand_on_the_ground():
-    assert own_imports(ROOT / "_checks.py") <= {"_maps"}
-    assert own_imports(ROOT / "_maps.py") <= {"_checks"}
+def test_the_tables_stand_on_the_ground():
+    for path in (ROOT / "_table").glob("*.py"):
+        assert own_imports(path) <= {"_table"}, path.name
 
 
-def test_the_numpy_front_end_knows_only_checks_maps_and_kernel():
-    assert own_imports(ROOT / "_numpy.py") <= {"_checks", "_maps", "_core", "_rows", "_arrays"}
+def test_the_numpy_front_end_knows_only_the_tables_and_the_kernel():
+    for path in (ROOT / "numpy").glob("*.py"):
+        assert own_imports(path) <= {"_table", "_core", "numpy"}, path.name
 
 
-def test_checks_and_maps_know_no_framework():
-    for name in ("_checks", "_maps"):
-        outside = {i.split(".")[0] for i in imports(ROOT / f"{name}.py")} - {"sparsegen"}
+def test_the_recipe_knows_no_framework():
+    for name in ("checks", "controls", "losses", "maps", "plain", "prose", "radius", "recipe", "rows"):
+        outside = {i.split(".")[0] for i in imports(ROOT / "_table" / f"{name}.py")} - {"sparsegen"}
         assert outside <= set(sys.stdlib_module_names), f"{name} imports {sorted(outside)}"
+
+
+def test_private_names_of_torch_are_asked_in_one_place():
+    for path in (ROOT / "torch").rglob("*.py"):
+        if path.name not in ("_route.py", "_cpu.py"):  # where a copy that torch puts off is told from others
+            assert "torch._C" not in path.read_text(), path.name
 
 
 def test_the_base_package_imports_numpy_and_nothing_heavier():

@@ -13,7 +13,7 @@ from hypothesis.extra import numpy as hnp
 
 import sparsegen as sg
 from loss_oracle import HINGES, LOSSES
-from sparsegen._targets import read
+from sparsegen._table.targets import read
 
 INF, NAN = math.inf, math.nan
 Y = np.array([[1, 0, 1, 0], [0, 1, 0, 0], [1, 1, 1, 1]])
@@ -108,7 +108,6 @@ def test_every_form_of_a_target_is_read_as_the_same_shares(form):
     np.testing.assert_array_equal(found.indices, [0, 2, 1, 0, 1, 2, 3])
     np.testing.assert_array_equal(found.rows(), [0, 0, 1, 2, 2, 2, 2])
     assert (found.indptr.dtype, found.indices.dtype, found.eta.dtype) == (np.int64, np.int64, np.float64)
-    assert found.uniform
     assert found.counted is None
 
 
@@ -272,8 +271,6 @@ def test_shares_are_made_to_add_up_to_1():
     found = read(eta, (2, 3))
     np.testing.assert_allclose(np.add.reduceat(found.eta, [0, 3]), 1, rtol=1e-15)
     np.testing.assert_allclose(found.eta[:3], 1 / 3, rtol=1e-7)
-    assert not found.uniform
-    assert read(eta[:1], (1, 3)).uniform
     np.testing.assert_array_equal(read(eta[:1], (1, 3)).eta, 1 / 3)
 
 

@@ -8,11 +8,11 @@ import torch
 
 import sparsegen as sg
 import sparsegen.torch as sgt
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 NAMES = tuple(MAPS)
 CONTROLLED = tuple(name for name in NAMES if MAPS[name].controls)
-PROJECTIONS = tuple(name for name in NAMES if MAPS[name].radius is not None)  # a threshold, so exact zeros
+PROJECTIONS = tuple(name for name in NAMES if MAPS[name].radius.of != "sum")  # a threshold, so exact zeros
 CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75}
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 HALVES = (torch.float16, torch.bfloat16)

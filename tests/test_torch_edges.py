@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import sparsegen.torch as sgt
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from test_torch_cases import (
     CONTROLLED,
     DTYPES,

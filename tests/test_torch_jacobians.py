@@ -7,7 +7,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import sparsegen.torch as sgt
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from test_torch_cases import (
     CONTROLLED,
     FORWARD_MODE,
@@ -54,12 +54,12 @@ def closed_jacobian(name: str, z: torch.Tensor, **given) -> torch.Tensor:
         return torch.zeros(len(z), len(z), dtype=z.dtype)
     if name == "sparsecone":
         return _of_mean(z, p, given["q"], total, 1.0)
-    if m.rule:
+    if m.radius.number:
         return _of_mean(z, p, given.get("q", 0.0), total.abs(), total.sign())
     if name == "softmax":
         weight = torch.exp(z / given["temperature"])
         return _share(z, weight, weight / given["temperature"])
-    if m.radius is None:
+    if m.radius.of == "sum":
         return _share(z, z, torch.ones_like(z)) if m.transform == "lin" else _share(z, z * z, 2 * z)
     return _projector(p) @ torch.diag(SLOPES[m.transform](z)) / (1 - given.get("lam", 0.0))
 

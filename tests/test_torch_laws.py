@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from laws import LAWS, inside
-from sparsegen._maps import MAPS
-from sparsegen.torch import _kernel, _ops, _reference
+from sparsegen._table.maps import MAPS
+from sparsegen.torch import _autograd, _cpu, _plain
 from test_torch_cases import NAMES, controls, torch_map
 
 
@@ -20,10 +20,10 @@ def _sorted(x, radius, dim, mask):
     """What other devices do, in place of the kernel."""
     if x.numel() == 0:
         return torch.empty_like(x)
-    return _reference.project_values(x, torch.as_tensor(radius, dtype=torch.float64), dim, mask)
+    return _plain.project(x, torch.as_tensor(radius, dtype=torch.float64), dim, mask)
 
 
-def _plain(name, z, mask, given):
+def _composed(name, z, mask, given):
     return torch_map(name)(z, mask=mask, **given)
 
 
@@ -41,11 +41,17 @@ def _control_tensors(name, z, mask, given):
 
 
 def _as_on_other_devices(monkeypatch, project):
-    monkeypatch.setattr(_ops, "_eager", lambda *given: False)
-    monkeypatch.setattr(_kernel, "project", project)
+    monkeypatch.setattr(_autograd, "eager", lambda *given: False)
+    monkeypatch.setattr(_cpu, "project", project)
 
 
-WAYS = {"plain": _plain, "gradient": _with_gradient, "func": _functional, "tensors": _control_tensors, "sort": _plain}
+WAYS = {
+    "plain": _composed,
+    "gradient": _with_gradient,
+    "func": _functional,
+    "tensors": _control_tensors,
+    "sort": _composed,
+}
 
 
 CASES = [*((name, np.float64) for name in WAYS), ("plain", np.float32), ("sort", np.float32)]

@@ -318,11 +318,11 @@ MODULES = {
 def test_a_module_shows_its_arguments_and_scores_as_its_function(text):
     module, (z, y, mask, weight) = MODULES[text](), sample(5)
     assert repr(module) == text
-    key = module.key
+    key = module.row.control
     own = {key: getattr(module, key)} if key else {}
     for args in ((), (mask,), (mask, weight)):
         how = dict(zip(("mask", "weight"), args))
-        want = getattr(sgt, f"{module.name}_loss")(z, y, reduction=module.reduction, **own, **how)
+        want = getattr(sgt, f"{module.row.name}_loss")(z, y, reduction=module.reduction, **own, **how)
         assert torch.equal(module(z, y, *args), want)
 
 

@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 import sparsegen.torch as sgt
 from loss_oracle import HINGES, LOSSES
-from sparsegen.torch import _kernel, _losses, _reference
+from sparsegen.torch import _cpu, _losses, _plain
 from test_torch_cases import FORWARD_MODE, HALVES, close
 from test_torch_losses import CONTROLLED, control_of, gradients, loss, sample
 
@@ -341,7 +341,7 @@ def test_the_sort_path_is_the_kernel_on_ties_and_masks(k, masked, dtype):
             torch.tensor(1.0, dtype=torch.float64),
             torch.linspace(0.1, 9, 21, dtype=torch.float64).view(7, 3),
         ):
-            got = _reference.hinge_values(z, radius, y, mask)
+            got = _plain.hinge_labels(z, radius, y, mask)
             want = _losses.hinge_op(z, radius, y, mask)
             for a, b in zip(got, want):
                 assert (a.dtype, a.shape) == (b.dtype, b.shape)
@@ -352,10 +352,10 @@ def test_the_sort_path_knows_hidden_labels_and_broken_radii(monkeypatch):
     z, y, _, _ = sample(5, k=4)
     z[1, y[1].nonzero()[0]] = -INF
     radius = torch.tensor([1.0, 1.0, INF, NAN, 2.0], dtype=torch.float64)
-    got, want = _reference.hinge_values(z, radius, y, None), _losses.hinge_op(z, radius, y, None)
+    got, want = _plain.hinge_labels(z, radius, y, None), _losses.hinge_op(z, radius, y, None)
     for a, b in zip(got, want):
         assert (a.isnan().reshape(5, -1).all(1) == torch.tensor([False, True, True, True, False])).all()
         close(a, b)
-    monkeypatch.setattr(_kernel, "hinge", None)  # other devices do not have it
+    monkeypatch.setattr(_cpu, "hinge", None)  # other devices do not have it
     elsewhere = torch.zeros(1, 2, device="meta")
     assert [t.shape for t in _losses.hinge_op(elsewhere, elsewhere[0, 0], elsewhere > 0, None)] == [(1,), (1,), (1, 2)]

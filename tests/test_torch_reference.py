@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import oracle
-from sparsegen.torch import _kernel, _ops, _reference
+from sparsegen.torch import _autograd, _cpu, _plain
 from test_torch_cases import DTYPES, close, scores, some_mask
 
 NAN, INF = math.nan, math.inf
@@ -25,8 +25,8 @@ def _radius(value) -> torch.Tensor:
 
 def _both(x, radius, dim=-1, mask=None, scale=16.0):
     """The two paths agree; return what the sort path gives."""
-    got = _reference.project_values(x, _radius(radius), dim, mask)
-    want = _kernel.project(x, _radius(radius), dim, mask)
+    got = _plain.project(x, _radius(radius), dim, mask)
+    want = _cpu.project(x, _radius(radius), dim, mask)
     assert (got.dtype, got.shape) == (want.dtype, want.shape)
     close(got, want, x.dtype, scale=scale)
     return got
@@ -42,7 +42,7 @@ def test_sorting_gives_what_the_kernel_gives(k, dtype, radius):
 @pytest.mark.parametrize("radius", RADII)
 def test_sorting_gives_what_the_oracle_gives(radius):
     x = scores("sparsemax", 10, 6)
-    got = _reference.project_values(x, _radius(radius), -1, None)
+    got = _plain.project(x, _radius(radius), -1, None)
     want = [[float(v) for v in oracle.project_exact(row.tolist(), radius)[0]] for row in x]
     close(got, torch.tensor(want, dtype=torch.float64))
 
@@ -50,7 +50,7 @@ def test_sorting_gives_what_the_oracle_gives(radius):
 def test_sorting_long_rows_gives_what_the_oracle_gives():
     x = scores("sparsemax", 3, 2000)
     for radius in (0.5, 5.0, 500.0):
-        got = _reference.project_values(x, _radius(radius), -1, None)
+        got = _plain.project(x, _radius(radius), -1, None)
         close(got, torch.as_tensor(oracle.project_bisect(x.numpy(), radius)), scale=64)
 
 
@@ -58,7 +58,7 @@ def test_sorting_long_rows_gives_what_the_oracle_gives():
 @pytest.mark.parametrize("masked", [False, True])
 def test_any_dim_mask_and_radius_a_row_are_as_in_the_kernel(dim, masked):
     x = scores("sparsemax", 3, 4, 5)
-    lead = _kernel.lead_shape(x, dim)
+    lead = _cpu.lead_shape(x, dim)
     radius = 0.25 + torch.rand(lead, generator=torch.Generator().manual_seed(0))
     _both(x, radius, dim, some_mask(3, 4, 5) if masked else None)
     _both(x, radius[:1], dim, some_mask(4, 5) if masked else None)
@@ -98,7 +98,7 @@ def test_huge_and_tiny_points_are_as_in_the_kernel(size):
 def test_an_offset_does_not_matter():
     x = (torch.randint(0, 64, (6, 9), generator=torch.Generator().manual_seed(0)) / 64).double()
     for offset in (0.0, 1e8, 2.0**45):
-        close(_reference.project_values(x + offset, _radius(1.0), -1, None), oracle.project_bisect(x.numpy(), 1.0))
+        close(_plain.project(x + offset, _radius(1.0), -1, None), oracle.project_bisect(x.numpy(), 1.0))
 
 
 def test_ties_share_equally():
@@ -132,15 +132,15 @@ def test_row_means_count_what_may_be_chosen(masked):
     mask = some_mask(5, 6) if masked else None
     open_ = (x > -INF) & (mask if masked else True)
     for dim in (-1, -2, -3):
-        mean, count = _reference.row_means(x, dim, mask)
+        mean, count = _plain.row_means(x, dim, mask)
         close(count, open_.sum(dim))
         close(mean, x.masked_fill(~open_, 0.0).sum(dim) / open_.sum(dim).clamp(min=1))
 
 
 def _both_vjps(p, v, radius, dtype):
     size = max(1.0, 1 / radius) if radius else 1.0
-    plain = _reference.vjp(p, v, _radius(radius), -1)
-    kernel = _kernel.project_vjp(p, v, _radius(radius), -1, True)
+    plain = _plain.vjp(p, v, _radius(radius), -1)
+    kernel = _cpu.project_vjp(p, v, _radius(radius), -1, True)
     for got, want in zip(plain, kernel):
         close(got.double() / size, want.double() / size, dtype, scale=32)
 
@@ -148,14 +148,14 @@ def _both_vjps(p, v, radius, dtype):
 @pytest.mark.parametrize("radius", RADII)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_plain_vjp_is_the_kernels(dtype, radius):
-    p = _kernel.project(scores("sparsemax", 6, 9, dtype=dtype), _radius(radius), -1, None)
+    p = _cpu.project(scores("sparsemax", 6, 9, dtype=dtype), _radius(radius), -1, None)
     _both_vjps(p, scores("sparsemax", 6, 9, dtype=dtype, seed=1), radius, dtype)
 
 
 @pytest.mark.parametrize("radius", RADII)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_the_plain_vjp_of_a_nan_row_is_the_kernels(dtype, radius):
-    p = _kernel.project(scores("sparsemax", 6, 9, dtype=dtype), _radius(radius), -1, None)
+    p = _cpu.project(scores("sparsemax", 6, 9, dtype=dtype), _radius(radius), -1, None)
     p[1] = NAN
     _both_vjps(p, scores("sparsemax", 6, 9, dtype=dtype, seed=1), radius, dtype)
 
@@ -170,9 +170,9 @@ def test_the_operators_take_the_sort_path_where_the_kernel_cannot_go(monkeypatch
     def refuse(*args, **kwargs):
         raise AssertionError("the kernel was called")
 
-    monkeypatch.setattr(_kernel, "project", refuse)
+    monkeypatch.setattr(_cpu, "project", refuse)
     x = scores("sparsemax", 3, 5)
     with pytest.raises(AssertionError, match="the kernel was called"):
-        _ops.project_op(x, _radius(1.0), -1, None)
-    taken = _ops.project_op._init_fn(x.as_subclass(_Elsewhere), _radius(1.0), -1, None)
+        _autograd.project_op(x, _radius(1.0), -1, None)
+    taken = _autograd.project_op._init_fn(x.as_subclass(_Elsewhere), _radius(1.0), -1, None)
     close(torch.Tensor(taken), oracle.project_bisect(x.numpy(), 1.0))

@@ -7,39 +7,44 @@ array([0.75, 0.25, 0.  ])
 The same names for PyTorch, with gradients, are in :mod:`sparsegen.torch`.
 """
 
-from sparsegen._control import (
-    Explanation,
+from typing import Any
+
+from sparsegen.numpy import losses as _losses
+from sparsegen.numpy import maps as _maps
+from sparsegen.numpy._apply import Info
+from sparsegen.numpy.control import (
     calibrate,
-    explain,
     lam_for_mean_support,
     lam_for_peak,
     lam_for_support,
-    lipschitz,
     q_for_lipschitz,
     q_for_support,
 )
-from sparsegen._functions import (
+from sparsegen.numpy.explain import Explanation, explain, lipschitz
+from sparsegen.numpy.losses import (
+    Gradients,
+    softmax_log_loss,
+    sparsegen_hinge_loss,
+    sparsehourglass_hinge_loss,
+    sparsemax_huber_loss,
+)
+from sparsegen.numpy.maps import (
     hardmax,
     project,
     softmax,
-    softmax_log_loss,
     sparsecone,
     sparsegen,
     sparsegen_exp,
-    sparsegen_hinge_loss,
     sparsegen_lin,
     sparsegen_log,
     sparsegen_sq,
     sparsehourglass,
-    sparsehourglass_hinge_loss,
     sparsemax,
-    sparsemax_huber_loss,
     spherical_softmax,
     sum_normalization,
     sum_normalization_plus,
 )
-from sparsegen._losses import Gradients
-from sparsegen._numpy import Info, get_num_threads, set_num_threads
+from sparsegen.numpy.threads import get_num_threads, set_num_threads
 
 __version__ = "0.1.0"
 
@@ -76,3 +81,8 @@ __all__ = [
     "sum_normalization",
     "sum_normalization_plus",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Functions of rows that the tables have beyond the names above."""
+    return getattr(_losses if name.endswith("_loss") else _maps, name)

@@ -11,7 +11,7 @@ from sklearn.preprocessing import MultiLabelBinarizer
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 
 
 class Labels(NamedTuple):

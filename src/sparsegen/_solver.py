@@ -25,8 +25,8 @@ import numpy as np
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from sparsegen import _losses
-from sparsegen._targets import Target
+from sparsegen._table.targets import Target
+from sparsegen.numpy import losses as _losses
 
 MEMORY = 30  # of L-BFGS; 10 takes about a third more evaluations on the paper's data
 FIRST_SMOOTHING, LAST_SMOOTHING = 1.0, 1e-6  # in units of scores, whose margin is at most 1; below, sums lose digits

@@ -214,8 +214,8 @@ def report(
 
 def _control(mapping: str, **controls: float | None) -> float | None:
     """The control of a map; that of another is refused, not taken for it."""
-    from sparsegen._checks import fail
-    from sparsegen._maps import MAPS
+    from sparsegen._table.checks import fail
+    from sparsegen._table.maps import MAPS
 
     if mapping not in MAPS:
         fail(ValueError, "mapping", "one of " + ", ".join(map(repr, MAPS)), repr(mapping))

@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-import sparsegen._functions as _functions
-from sparsegen import _checks
-from sparsegen._control import lipschitz
-from sparsegen._maps import MAPS, Map, Properties
+import sparsegen
+from sparsegen._table import checks
+from sparsegen._table.maps import MAPS, Map, Properties
+from sparsegen._table.radius import of_mean
 
 Function = Callable[[np.ndarray], Any]
 LAWS = ("probability", "full_domain", "permutation", "idempotent", "monotone", "translation", "scale", "jacobian")
@@ -80,7 +80,7 @@ class _Safe:
                 p = np.stack([self._row(row) for row in z])
         p = np.asarray(p, dtype=np.float64)
         if p.shape != z.shape:
-            _checks.fail(ValueError, "the result of the map", f"of the scores' shape {z.shape}", p.shape)
+            checks.fail(ValueError, "the result of the map", f"of the scores' shape {z.shape}", p.shape)
         return p
 
     def _row(self, row: np.ndarray) -> np.ndarray:
@@ -253,7 +253,7 @@ def check(map: Function, *, n_classes: tuple[int, ...] = (2, 3, 5), seed: int = 
     True
     """
     if not callable(map):
-        _checks.fail(TypeError, "map", "callable", repr(map))
+        checks.fail(TypeError, "map", "callable", repr(map))
     f = _Safe(map)
     steepest = max(_lipschitz(f, n, np.random.default_rng([seed, n])) for n in n_classes)
     return Report(_findings(f, n_classes, seed), steepest)
@@ -285,7 +285,7 @@ def equation(name: str, **controls: float) -> Function:
     array([[0.25, 0.75],
            [ nan,  nan]])
     """
-    m, f = MAPS[name], getattr(_functions, name)
+    m, f = MAPS[name], getattr(sparsegen, name)
 
     def call(z: np.ndarray) -> np.ndarray:
         p = np.asarray(f(z, **controls), dtype=np.float64)
@@ -295,11 +295,10 @@ def equation(name: str, **controls: float) -> Function:
 
 
 def _has_radius(m: Map, z: np.ndarray, controls: dict[str, float]) -> np.ndarray:
-    if not m.rule:
+    if m.radius.of != "mean":
         return np.ones(len(z), dtype=bool)
     q = np.asarray({**m.fixed, **controls}["q"], dtype=np.float64)
-    assert callable(m.radius)  # maps with a rule have one
-    return m.radius(np, z.mean(axis=1), np.full(len(z), z.shape[1]), q) > 0
+    return of_mean(np, m.radius, z.mean(axis=1), np.full(len(z), float(z.shape[1])), q) > 0
 
 
 @dataclass(frozen=True)
@@ -330,7 +329,7 @@ def _slope_cell(m: Map, reports: dict[str, Report], settings: dict[str, dict[str
     """The formula where the slopes found agree with it, else the slopes."""
     assert m.true is not None  # every map of the table has it
     found = {key: report.lipschitz for key, report in reports.items() if key in settings}
-    exact = {key: lipschitz(m.name, n, **settings[key]) for key in found}
+    exact = {key: m.lipschitz(n, **settings[key]) for key in found}
     near = all(found[k] == exact[k] or 0.97 * exact[k] <= found[k] <= exact[k] * (1 + 1e-4) for k in found)
     return m.true.lipschitz if near else ", ".join(f"{value:.3g}" for value in found.values())
 

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from sparsegen import tables
-from sparsegen._checks import fail
 from sparsegen._html import STYLE, Html, element, joined
+from sparsegen._table.checks import fail
 from sparsegen.experiments.results import FORMAT, Result, from_json, write_text
 from sparsegen.tables import EXPERIMENTS, Column, Table, ledger_table, scaled_down, tables_of
 

@@ -24,10 +24,11 @@ except ImportError as error:
     ) from error
 
 import sparsegen
-from sparsegen import _losses, _solver
-from sparsegen._checks import fail
+from sparsegen import _solver
 from sparsegen._label_sets import Labels, read_labels
-from sparsegen._targets import Target, read
+from sparsegen._table.checks import fail
+from sparsegen._table.targets import Target, read
+from sparsegen.numpy import losses as _losses
 
 # The loss of each map under each name; "auto" is the first.
 LOSSES = {

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal, NamedTuple
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.ledger import HOLDS, NOT, PARTLY, UNKNOWN, ledger
 from sparsegen.experiments.results import Result
 

@@ -13,7 +13,7 @@ import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.results import write_text
 from sparsegen.experiments.seq2seq.batches import encode
 from sparsegen.experiments.seq2seq.corpora import CORPORA, Split, load_corpus, read_parallel, tokenise

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 import sparsegen
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 SCORES = (1.2, 0.9, 0.5, 0.3, 0.1)
 CONTROLS = {"lam": 0.5, "q": 0.5, "temperature": 1.0}

@@ -11,7 +11,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.bench.measure import Settings
 from sparsegen.bench.show import SHOWN, WIDTH
 from sparsegen.experiments.results import to_json, write_text

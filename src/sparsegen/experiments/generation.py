@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments import sweep
 from sparsegen.experiments.folders import DATA_VARIABLE, environment
 from sparsegen.experiments.results import Result, to_json, versions, write_text

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 import sparsegen as sg
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.experiments import sweep
 from sparsegen.experiments.results import Result, versions
 from sparsegen.properties import COLUMNS, check, measure

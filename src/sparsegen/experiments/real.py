@@ -21,7 +21,7 @@ from sklearn.model_selection import KFold, ShuffleSplit
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScaler, QuantileTransformer, StandardScaler
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments import sweep
 from sparsegen.experiments.datasets import SETS, Dataset, fetch_openml, load
 from sparsegen.experiments.multilabel import PAIRS, model, score, threshold_for

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 import sparsegen
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 
 if sys.platform != "win32":
     import fcntl

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments import sweep
 from sparsegen.experiments.metrics import confidence
 from sparsegen.experiments.multilabel import PAIRS, model, score, threshold_for

@@ -14,7 +14,7 @@ from typing import SupportsIndex
 
 import numpy as np
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 
 SETTINGS = ("mean", "range", "poisson")
 PRIORS = ("uniform", "drawn")

@@ -11,17 +11,18 @@ from typing import Any
 from urllib.parse import urlencode
 
 import sparsegen
-from sparsegen import _checks
-from sparsegen._checks import fail
-from sparsegen._maps import MAPS, Map
+from sparsegen._table.checks import fail
+from sparsegen._table.controls import CONDITIONS, control_number
+from sparsegen._table.maps import MAPS, Map
 
 
 def _row(row: Map) -> dict[str, Any]:
     """A row of the table as the page reads it: a radius is a number, None for the sum, or a function's name."""
-    radius = row.radius.__name__ if callable(row.radius) else row.radius
+    named = None if row.radius.of == "sum" else row.radius.name
+    radius = named if row.radius.fixed is None else row.radius.fixed
     return {
         "name": row.name, "equation": row.equation, "transform": row.transform, "radius": radius,
-        "controls": row.controls, "fixed": row.fixed, "domain": row.domain,
+        "controls": row.controls, "fixed": dict(row.fixed), "domain": row.domain,
     }  # fmt: skip
 
 
@@ -46,7 +47,7 @@ def page(shown: dict[str, str] | None = None) -> str:
 
 LEAST, MOST, LARGEST = 2, 12, 1e6  # scores the page has room for
 # An infinite temperature has no place on its slider.
-CONDITIONS = {**_checks.CONDITIONS, "temperature": ("a positive, finite number", lambda v: 0 < v < math.inf)}
+CONDITIONS = {**CONDITIONS, "temperature": ("a positive, finite number", lambda v: 0 < v < math.inf)}
 
 
 def state(scores: str | None = None, mapping: str | None = None, **controls: float | None) -> dict[str, str]:
@@ -67,7 +68,7 @@ def state(scores: str | None = None, mapping: str | None = None, **controls: flo
         found["map"] = mapping
     for name, value in controls.items():
         if value is not None:
-            found[name] = str(_checks.control_number(name, value, CONDITIONS))
+            found[name] = str(control_number(name, value, CONDITIONS))
     return found
 
 

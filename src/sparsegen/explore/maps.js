@@ -26,9 +26,9 @@ const sparsegen = (() => {
 
   const blend = (height, n, q) => (q === Infinity ? 1 : (height + q) / (1 / n + q));
   const RADII = {
-    sparsegen_radius: (z, { lam }) => 1 - lam,
-    cone_radius: (z, { q }) => blend(total(z) / z.length, z.length, q),
-    hourglass_radius: (z, { q }) => blend(Math.abs(total(z) / z.length), z.length, q),
+    dial: (z, { lam }) => 1 - lam,
+    cone: (z, { q }) => blend(total(z) / z.length, z.length, q),
+    hourglass: (z, { q }) => blend(Math.abs(total(z) / z.length), z.length, q),
   };
 
   // project(x, r) = [x - tau]_+ / r with tau such that it sums to 1, by the plain method, a sort. An entry is above tau
@@ -57,7 +57,7 @@ const sparsegen = (() => {
     }
     const kind = RADII[map.radius];
     const radius = kind ? kind(z, { ...controls, ...map.fixed }) : map.radius;
-    if (map.domain && map.radius === "cone_radius" && !(radius > 0)) return { outside: `it needs ${map.domain}` };
+    if (map.domain && map.radius === "cone" && !(radius > 0)) return { outside: `it needs ${map.domain}` };
     const { p, tau } = project(x, radius * unit);
     return { p, tau: back(tau), radius, g, size: p.filter((v) => v > 0).length };
   }

@@ -208,9 +208,9 @@
   // ---- the formula, with its numbers -------------------------------------------------------------------------------------
   const list = (values) => `(${values.map(spell).join(", ")})`;
   const RADIUS_TEXT = {
-    sparsegen_radius: (r) => `r = 1 − λ = 1 − ${signed(state.lam)} = ${r}`,
-    cone_radius: (r, S, K, q) => `r = (S + Kq)/(1 + Kq) = ${r}, with S = ${spell(S)}, K = ${K}, q = ${spell(q)}`,
-    hourglass_radius: (r, S, K, q) => `r = (|S| + Kq)/(1 + Kq) = ${r}, with S = ${spell(S)}, K = ${K}, q = ${spell(q)}`,
+    dial: (r) => `r = 1 − λ = 1 − ${signed(state.lam)} = ${r}`,
+    cone: (r, S, K, q) => `r = (S + Kq)/(1 + Kq) = ${r}, with S = ${spell(S)}, K = ${K}, q = ${spell(q)}`,
+    hourglass: (r, S, K, q) => `r = (|S| + Kq)/(1 + Kq) = ${r}, with S = ${spell(S)}, K = ${K}, q = ${spell(q)}`,
   };
   function steps(map, found) {
     const z = state.z, K = z.length, on = found.p.flatMap((p, i) => (p > 0 ? [i] : []));

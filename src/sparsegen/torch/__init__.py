@@ -15,6 +15,8 @@ except ImportError as error:
         "sparsegen.torch needs PyTorch, which is not installed: pip install 'sparsegen[torch]'."
     ) from error
 
+from typing import Any
+
 from sparsegen.torch._apply import Info
 from sparsegen.torch._attention import SparseWeights, sparse_attention
 from sparsegen.torch.attention import AdditiveAttention, DotAttention
@@ -53,7 +55,18 @@ from sparsegen.torch.maps import (
     sum_normalization,
     sum_normalization_plus,
 )
-from sparsegen.torch.modules import Softmax, Sparsecone, Sparsegen, Sparsehourglass, Sparsemax, make_map
+from sparsegen.torch.modules import (
+    Hardmax,
+    Softmax,
+    Sparsecone,
+    Sparsegen,
+    Sparsehourglass,
+    Sparsemax,
+    SphericalSoftmax,
+    SumNormalization,
+    SumNormalizationPlus,
+    make_map,
+)
 from sparsegen.torch.multihead import MultiheadAttention, replace_attention
 from sparsegen.torch.probes import AttentionProbe
 
@@ -62,6 +75,7 @@ __all__ = [
     "AttentionProbe",
     "DensityScheduler",
     "DotAttention",
+    "Hardmax",
     "Info",
     "MultiheadAttention",
     "Softmax",
@@ -74,6 +88,9 @@ __all__ = [
     "SparsehourglassHingeLoss",
     "Sparsemax",
     "SparsemaxHuberLoss",
+    "SphericalSoftmax",
+    "SumNormalization",
+    "SumNormalizationPlus",
     "calibrate",
     "explain",
     "hardmax",
@@ -102,3 +119,10 @@ __all__ = [
     "sum_normalization",
     "sum_normalization_plus",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    """Functions of rows that the tables have beyond the names above."""
+    from sparsegen.torch import losses, maps
+
+    return getattr(losses if name.endswith("_loss") else maps, name)

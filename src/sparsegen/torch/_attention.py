@@ -17,10 +17,13 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import sparsegen._core as _core
-from sparsegen import _checks
-from sparsegen._maps import MAPS, Map
-from sparsegen.torch import _apply, _ops, _reference, modules
-from sparsegen.torch._kernel import STORAGE, address, address_or_none, settled
+from sparsegen._table import checks
+from sparsegen._table.controls import controls_of, mapping_name
+from sparsegen._table.maps import MAPS, Map
+from sparsegen._table.radius import of_mean, slopes_of_mean
+from sparsegen.torch import _apply, _inputs, _plain, _route, modules
+from sparsegen.torch._cpu import STORAGE, address, address_or_none, settled
+from sparsegen.torch._mapping import Mapping
 
 
 class SparseWeights(NamedTuple):
@@ -72,59 +75,38 @@ class _Choice(NamedTuple):
     temperature: float | None = None  # of a softmax that torch's own attention can do
 
 
-def _fused(m: Map) -> bool:
-    return m.transform == "lin" and m.radius is not None
-
-
-def _by_name(name: str, controls: dict[str, Any], scores: Tensor) -> _Choice:
+def _by_name(name: str, given: dict[str, Any], scores: Tensor) -> _Choice:
     m = MAPS[name]
-    for control in controls:
-        if control not in m.controls:
-            has = f"has the control {m.controls[0]!r}" if m.controls else "has no control"
-            _checks.fail(ValueError, control, f"left out: the map {name!r} {has}", controls[control])
-    if "q" in m.controls and "q" not in controls:
-        _checks.fail(ValueError, "q", f"given for the map {name!r}", None)
-    checked = {c: _apply.check_control(c, value, scores, -1) for c, value in controls.items()}
+    controls = controls_of(name, m.controls, given)
+    checked = {c: _inputs.check_control(c, value, scores, -1) for c, value in controls.items()}
 
     def weigh(z: Tensor, mask: Tensor | None) -> Tensor:
-        given = {"lam": 0.0} if "lam" in m.controls else {}
-        return _apply.apply(name, z, {**given, **checked}, -1, mask, False)
+        return _apply.apply(name, z, dict(checked), -1, mask, False)
 
-    if not _fused(m):
-        temperature = checked.get("temperature", 1.0)
+    if not m.linear:
+        temperature = checked.get("temperature")
         return _Choice(weigh, temperature=temperature if name == "softmax" and type(temperature) is float else None)
-    if m.rule:
+    if m.radius.number:
         return _Choice(weigh, m, checked.get("q", m.fixed.get("q", 0.0)))
-    radius: Any = m.radius(torch, checked.get("lam", 0.0)) if callable(m.radius) else m.radius
-    return _Choice(weigh, m, radius)
+    return _Choice(weigh, m, m.radius.value(torch, **checked))
 
 
-MODULES = (modules.Sparsemax, modules.Sparsegen, modules.Sparsecone, modules.Sparsehourglass, modules.Softmax)
-
-
-def _by_module(module: Any, controls: dict[str, Any], scores: Tensor) -> _Choice:
-    for control, value in controls.items():
-        _checks.fail(ValueError, control, "left out: a mapping module has its own controls", value)
+def _by_module(module: Mapping, given: dict[str, Any], scores: Tensor) -> _Choice:
+    modules.refuse_controls(given, False)
     if module.dim != -1:
-        _checks.fail(ValueError, "the dim of the mapping", "-1, the keys", module.dim)
-    if isinstance(module, modules.Softmax) or (isinstance(module, modules.Sparsegen) and module.transform != "lin"):
+        checks.fail(ValueError, "the dim of mapping", "-1, the keys", module.dim)
+    m = module.row
+    if m is None or not m.linear:
         return _Choice(module)
-    if isinstance(module, modules.Sparsemax):
-        return _Choice(module, MAPS["sparsemax"], 1.0)
-    name, control = type(module).__name__.lower(), "q"
-    if isinstance(module, modules.Sparsegen):
-        name, control = "sparsegen_lin", "radius"
-    return _Choice(module, MAPS[name], _apply.check_control(control, module._kept(), scores, -1))
+    control = "radius" if m.radius.of == "control" else "q"
+    return _Choice(module, m, _inputs.check_control(control, module.kernel_control(), scores, -1))
 
 
 def _choose(mapping: Any, controls: dict[str, Any], scores: Tensor) -> _Choice:
     given = {name: value for name, value in controls.items() if value is not None}
-    if isinstance(mapping, MODULES):
+    if isinstance(mapping, Mapping):
         return _by_module(mapping, given, scores)
-    if not isinstance(mapping, str) or mapping not in MAPS:
-        names = ", ".join(repr(name) for name in MAPS)
-        _checks.fail(ValueError, "mapping", f"one of {names}, or a mapping module of sparsegen.torch", repr(mapping))
-    return _by_name(mapping, given, scores)
+    return _by_name(mapping_name(mapping, MAPS, ", or a mapping module of sparsegen.torch"), given, scores)
 
 
 class _Call(NamedTuple):
@@ -210,13 +192,13 @@ def _forward(q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: _Ca
     q, k, v, mask = _rows(q), _rows(k), _rows(v), _spread_mask(call, (*lead, k.shape[-2]))
     radius, radii = _per_row(control, lead)
     out = q.new_empty((*lead, v.shape[-1]))
-    means = tuple(torch.empty(lead, dtype=torch.float64) for _ in range(3)) if keep and call.map.rule else ()
+    means = tuple(torch.empty(lead, dtype=torch.float64) for _ in range(3)) if keep and call.map.radius.number else ()
     found_radius, mean, count = (t.data_ptr() for t in means) if means else (0, 0, 0)
     sizes = torch.empty(math.prod(lead), dtype=torch.int64) if keep else None
     seed = int(torch.randint(2**63 - 1, ()).item()) if call.dropout else 0
     found = _core.attention(
         STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
-        _walk(v), radius, address_or_none(radii), call.causal, call.map.rule, call.bias is not None,
+        _walk(v), radius, address_or_none(radii), call.causal, call.map.radius.number, call.bias is not None,
         [] if mask is None else _walk(mask), 0 if mask is None else mask.stride(-1), call.dropout, seed,
         out.data_ptr(), found_radius, mean, count, address_or_none(sizes),
     )  # fmt: skip
@@ -257,12 +239,11 @@ class _Attention(torch.autograd.Function):
         if out_grad is None and value_grad is None:
             return None, None, None, None, None
         q, k, v, indptr, indices, values, *rest = ctx.saved_tensors
-        means = tuple(rest[:3]) if ctx.call.map.rule else ()
+        means = tuple(rest[:3]) if ctx.call.map.radius.number else ()
         control = rest[-1] if ctx.control is None else ctx.control
         found = _Found(values.new_empty(0), indptr, indices, values, means)
         grads = [g for g in (out_grad, value_grad) if g is not None]
-        batched = any(torch._C._functorch.is_legacy_batchedtensor(g) or not _ops._eager(g, None, None) for g in grads)
-        if torch.is_grad_enabled() or batched:
+        if not _route.once(*grads):
             return *_again(ctx, q, k, v, control, found, out_grad, value_grad), None
         return *_backward(ctx, q, k, v, control, found, out_grad, value_grad), None
 
@@ -278,9 +259,9 @@ def _backward(
     out_grad = settled(out_grad.contiguous())
     more = settled(value_grad.contiguous()) if value_grad is not None else None
     q, k, v = _rows(q), _rows(k), _rows(v)
-    radius, radii = (0.0, found.means[0]) if call.map.rule else _per_row(control, lead)
+    radius, radii = (0.0, found.means[0]) if call.map.radius.number else _per_row(control, lead)
     q_grad, k_grad, v_grad = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
-    want = ctx.needs_input_grad[3] or bool(call.map.rule)
+    want = ctx.needs_input_grad[3] or bool(call.map.radius.number)
     along = torch.empty(lead, dtype=torch.float64) if want else None
     slopes = torch.empty_like(found.values)
     _core.attention_vjp(
@@ -289,7 +270,7 @@ def _backward(
         address(found.indices), address(found.values), address(out_grad), address_or_none(more), slopes.data_ptr(),
         q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), address_or_none(along),
     )  # fmt: skip
-    if along is not None and call.map.rule:
+    if along is not None and call.map.radius.number:
         along = _through_mean(call, q, k, control, found.means, along, q_grad, k_grad)
     control_grad = None
     if ctx.needs_input_grad[3]:
@@ -308,11 +289,8 @@ def _through_mean(
     Every key that a row may choose has a share in its mean.
     """
     _, mean, n = means
-    n = n.clamp(min=1)
-    width = 1 / n + control
-    hourglass = call.map.rule == _ops.HOURGLASS
-    sign = mean.sign() if hourglass else 1.0
-    share = (along * sign / (width * n) * call.scale).to(q.dtype).unsqueeze(-1)
+    each, bend = slopes_of_mean(torch, call.map.radius, mean, n, control)
+    share = (along * each * call.scale).to(q.dtype).unsqueeze(-1)
     shared, wide = share * q, _repeat(k, call.group)
     hidden = call.bias == -torch.inf if call.bias is not None else None
     allowed = ~hidden if hidden is not None else call.mask
@@ -330,8 +308,7 @@ def _through_mean(
         to_q, to_k = on @ wide, on.transpose(-2, -1) @ shared
     q_grad += share * to_q
     k_grad += to_k if call.group == 1 else to_k.unflatten(-3, (-1, call.group)).sum(-3)
-    height = mean.abs() if hourglass else mean
-    return along * (1 / n - height) / (width * width)
+    return along * bend
 
 
 def _again(
@@ -349,9 +326,9 @@ def _again(
         mask = _allowed(call.causal, call.mask, q, k.shape[-2])
         scores = _scores(q, _repeat(k, call.group), call.bias, call.scale)
         radius = torch.as_tensor(control, dtype=torch.float64)
-        if call.map.rule:
-            radius = _ops.radius_of_mean(call.map, scores, control, *_reference.row_means(scores, -1, mask))
-        weights = _reference.project(scores, radius, -1, signed.abs()) * keep
+        if call.map.radius.number:
+            radius = of_mean(torch, call.map.radius, *_plain.row_means(scores, -1, mask), control)
+        weights = _plain.with_derivatives(scores, radius, -1, signed.abs()) * keep
         results = [weights @ _repeat(v, call.group), weights.flatten().index_select(0, entries)]
         pairs = [(r, g) for r, g in zip(results, (out_grad, value_grad)) if g is not None]
         asked = [t for t, wanted in zip((q, k, v, control), want) if wanted and isinstance(t, Tensor)]
@@ -365,7 +342,7 @@ def _again(
 def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
     """The tensors in the lower precision, where torch's own attention would take them in it."""
     device = tensors[0].device.type
-    if not _apply.autocasts(device):
+    if not _inputs.autocasts(device):
         return tensors
     lower = torch.get_autocast_dtype(device)
     return tuple(t if t.dtype == torch.float64 else t.to(lower) for t in tensors)
@@ -374,19 +351,19 @@ def _autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 def _check_tensors(query: Any, key: Any, value: Any, gqa: bool) -> tuple[Any, ...]:
     """The three with equal leading axes (but for grouped heads), and the size of a group."""
     for name, t in (("query", query), ("key", key), ("value", value)):
-        _apply.check_scores(t, -1, name)
+        _inputs.check_scores(t, -1, name)
     query, key, value = _autocast(query, key, value)
     for name, t in (("query", query), ("key", key), ("value", value)):
         if t.dim() < 2:
-            _checks.fail(ValueError, name, "of at least two axes (..., length, features)", f"shape {tuple(t.shape)}")
+            checks.fail(ValueError, name, "of at least two axes (..., length, features)", f"shape {tuple(t.shape)}")
         if t.dtype != query.dtype:
-            _checks.fail(TypeError, name, f"of the query's dtype {query.dtype}", f"dtype {t.dtype}")
+            checks.fail(TypeError, name, f"of the query's dtype {query.dtype}", f"dtype {t.dtype}")
         if t.device != query.device:
-            _checks.fail(ValueError, name, f"on the query's device {query.device}", t.device)
+            checks.fail(ValueError, name, f"on the query's device {query.device}", t.device)
     if key.shape[-1] != query.shape[-1]:
-        _checks.fail(ValueError, "key", f"of {query.shape[-1]} features, as the query", f"shape {tuple(key.shape)}")
+        checks.fail(ValueError, "key", f"of {query.shape[-1]} features, as the query", f"shape {tuple(key.shape)}")
     if value.shape[-2] != key.shape[-2]:
-        _checks.fail(ValueError, "value", f"of {key.shape[-2]} rows, one a key", f"shape {tuple(value.shape)}")
+        checks.fail(ValueError, "value", f"of {key.shape[-2]} rows, one a key", f"shape {tuple(value.shape)}")
     group = _group(query, key, value) if gqa else 1
     return *_spread(query, key, value, 3 if group > 1 else 2, gqa), group
 
@@ -401,7 +378,7 @@ def _spread(query: Tensor, key: Tensor, value: Tensor, tail: int, gqa: bool) -> 
         condition = f"broadcastable to those of the query, {tuple(query.shape)}"
         condition += "" if gqa else " (enable_gqa=True shares heads)"
         shapes = f"key {tuple(key.shape)} and value {tuple(value.shape)}"
-        _checks.fail(ValueError, "the axes before the last two", condition, shapes)
+        checks.fail(ValueError, "the axes before the last two", condition, shapes)
     return tuple(t.expand(*lead, *t.shape[-tail:]) for t in (query, key, value))
 
 
@@ -409,7 +386,7 @@ def _group(query: Tensor, key: Tensor, value: Tensor) -> int:
     heads = [t.shape[-3] if t.dim() > 2 else 1 for t in (query, key, value)]
     if heads[1] != heads[2] or heads[1] == 0 or heads[0] % heads[1]:
         condition = "equal in key and value and a divisor of the query's with enable_gqa=True"
-        _checks.fail(ValueError, "the number of heads", condition, f"{heads[0]}, {heads[1]} and {heads[2]}")
+        checks.fail(ValueError, "the number of heads", condition, f"{heads[0]}, {heads[1]} and {heads[2]}")
     return heads[0] // heads[1]
 
 
@@ -418,14 +395,14 @@ def _check_mask(mask: Any, causal: bool, scores: Tensor) -> tuple[Tensor | None,
     if mask is None:
         return None, None
     if causal:
-        _checks.fail(ValueError, "attn_mask", "None where is_causal=True (put the triangle into the mask)", "a mask")
+        checks.fail(ValueError, "attn_mask", "None where is_causal=True (put the triangle into the mask)", "a mask")
     if not isinstance(mask, Tensor) or not (mask.dtype == torch.bool or mask.dtype.is_floating_point):
         kind = f"dtype {mask.dtype}" if isinstance(mask, Tensor) else type(mask).__name__
-        _checks.fail(TypeError, "attn_mask", "a boolean (True = may attend) or floating-point tensor", kind)
-    _apply.check_dense("attn_mask", mask)
+        checks.fail(TypeError, "attn_mask", "a boolean (True = may attend) or floating-point tensor", kind)
+    _inputs.check_dense("attn_mask", mask)
     if mask.device != scores.device:
-        _checks.fail(ValueError, "attn_mask", f"on the query's device {scores.device}", mask.device)
-    _checks.broadcasts("attn_mask", mask.shape, scores.shape, "the shape of the weights")
+        checks.fail(ValueError, "attn_mask", f"on the query's device {scores.device}", mask.device)
+    checks.broadcasts("attn_mask", mask.shape, scores.shape, "the shape of the weights")
     return (mask, None) if mask.dtype == torch.bool else (None, mask.to(scores.dtype))
 
 
@@ -446,8 +423,7 @@ def sparse_attention(
         (..., heads, queries, E), (..., heads, keys, E) and (..., heads, keys, Ev); the leading axes broadcast. Of one
         dtype, but under autocast, which casts them as it does for torch's attention.
     mapping : str or Module
-        A name of the table of maps, or one of ``Sparsemax``, ``Sparsegen``, ``Sparsecone``, ``Sparsehourglass``,
-        ``Softmax`` with ``dim=-1``.
+        A name of the table of maps, or one of the mapping modules with ``dim=-1``.
     attn_mask : Tensor, optional
         Broadcasts to the weights (..., heads, queries, keys). Boolean: True may attend. Floating point: added to the
         scores. A query that may attend to nothing gets zeros.
@@ -477,9 +453,9 @@ def sparse_attention(
     query, key, value, group = _check_tensors(query, key, value, enable_gqa)
     dtype = query.dtype
     if return_weights not in (False, True, "csr"):
-        _checks.fail(ValueError, "return_weights", "False, True or 'csr'", repr(return_weights))
+        checks.fail(ValueError, "return_weights", "False, True or 'csr'", repr(return_weights))
     if not 0 <= dropout_p <= 1:
-        _checks.fail(ValueError, "dropout_p", "between 0 and 1", dropout_p)
+        checks.fail(ValueError, "dropout_p", "between 0 and 1", dropout_p)
     if query.dtype.itemsize == 2:
         query, key, value = query.float(), key.float(), value.float()
     like = query.new_empty(()).expand(*query.shape[:-1], key.shape[-2])  # the scores' shape, without their memory
@@ -509,11 +485,11 @@ def _torch_can(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
 def _can_fuse(q: Tensor, k: Tensor, v: Tensor, control: Any, mask: Tensor | None, bias: Tensor | None) -> bool:
     if bias is not None and bias.requires_grad and torch.is_grad_enabled():
         return False
-    return _ops.all_plain(q, k, v, control, mask, bias) and _filled(q, k, v)
+    return _route.all_plain(q, k, v, control, mask, bias) and _filled(q, k, v)
 
 
 def _filled(*tensors: Tensor) -> bool:
-    return all(_reference.surely(size > 0) for t in tensors for size in t.shape)
+    return all(_plain.surely(size > 0) for t in tensors for size in t.shape)
 
 
 def _run_fused(

@@ -12,14 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sparsegen import _checks
-from sparsegen._arrays import as_array
-from sparsegen._maps import HIDDEN, MAPS
-from sparsegen._targets import Target, read
-from sparsegen.torch import _kernel, _ops, _reference
-from sparsegen.torch._apply import check_control, check_dense, check_mask, check_scores
-
-HOURGLASS = MAPS["sparsehourglass"]
+from sparsegen._table import checks
+from sparsegen._table.arrays import as_array
+from sparsegen._table.controls import LOSS_CONDITIONS
+from sparsegen._table.losses import LOSSES, Loss
+from sparsegen._table.maps import HIDDEN
+from sparsegen._table.radius import of_mean
+from sparsegen._table.targets import Target, read
+from sparsegen.torch import _autograd, _cpu, _plain, _route
+from sparsegen.torch._inputs import check_control, check_dense, check_mask, check_scores
 
 
 class Shares(NamedTuple):
@@ -42,20 +43,12 @@ class Shares(NamedTuple):
 
 @torch.library.custom_op("sparsegen::hinge", mutates_args=())
 def hinge_op(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    if not z.is_cpu:
-        return _reference.hinge_values(z, radius, labels, mask)
-    at = labels.reshape(-1, labels.shape[-1]).nonzero()
-    edges = torch.arange(labels.numel() // max(labels.shape[-1], 1) + 1)
-    value, slope, grad = _kernel.hinge(
-        z, radius, torch.searchsorted(at[:, 0].contiguous(), edges), at[:, 1].contiguous(), mask, True
-    )
-    assert grad is not None  # asked for
-    return value, slope, grad
+    return _route.engine(z).hinge_labels(z, radius, labels, mask)
 
 
 @hinge_op.register_fake
 def _(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
-    value = z.new_empty(z.shape[:-1], dtype=_reference.wide(z))
+    value = z.new_empty(z.shape[:-1], dtype=_plain.wide(z))
     grad = z.new_empty(z.shape, dtype=torch.float64 if z.dtype == torch.float64 else torch.float32)
     return value, torch.empty_like(value), grad
 
@@ -63,9 +56,9 @@ def _(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[T
 @hinge_op.register_vmap
 def _(info: Any, in_dims: Any, z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Any, Any]:
     n = info.batch_size
-    z, labels = _ops._whole(n, z, in_dims[0]), _ops._whole(n, labels, in_dims[2])
-    r = _ops._batched(n, z.dim() - 2, radius, in_dims[1])
-    return hinge_op(z, r, labels, _ops._batched(n, z.dim() - 1, mask, in_dims[3])), (0, 0, 0)
+    z, labels = _autograd.whole(n, z, in_dims[0]), _autograd.whole(n, labels, in_dims[2])
+    r = _autograd.batched(n, z.dim() - 2, radius, in_dims[1])
+    return hinge_op(z, r, labels, _autograd.batched(n, z.dim() - 1, mask, in_dims[3])), (0, 0, 0)
 
 
 class _Hinge(torch.autograd.Function):
@@ -74,7 +67,7 @@ class _Hinge(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, z: Tensor, radius: Tensor, target: Target, mask: Tensor | None) -> Tensor:
         labels = torch.from_numpy(target.indptr), torch.from_numpy(target.indices)
-        value, slope, grad = _kernel.hinge(z, radius, *labels, mask, ctx.needs_input_grad[0])
+        value, slope, grad = _cpu.hinge(z, radius, *labels, mask, ctx.needs_input_grad[0])
         ctx.dtype, ctx.shape, ctx.radius_dtype = z.dtype, radius.shape, radius.dtype
         ctx.save_for_backward(slope, grad)
         return value
@@ -90,59 +83,54 @@ class _Hinge(torch.autograd.Function):
         return to_z, to_r, None, None
 
 
-def _hinge(z: Tensor, radius: Tensor, target: Shares, mask: Tensor | None) -> Tensor:
+def _hinges(z: Tensor, radius: Tensor, target: Shares, mask: Tensor | None) -> Tensor:
     """F(z, radius) of each row, differentiable in both."""
     if target.csr is not None:
         return _Hinge.apply(z, radius, target.csr, mask)
     assert target.eta is not None  # one of the two is there
     labels, broken = target.eta != 0, torch.isnan(target.eta).any(-1)
     value, slope, grad = hinge_op(z.detach(), radius.detach(), labels, mask)
-    safe = torch.where(_reference.hide(z, mask) == HIDDEN, 0.0, z)
+    safe = torch.where(_plain.hide(z, mask) == HIDDEN, 0.0, z)
     change = ((safe - safe.detach()).to(grad.dtype) * grad).sum(-1) + slope * (radius - radius.detach())
     return torch.where(broken, torch.nan, value + change.to(value.dtype))
 
 
-def softmax_log(z: Tensor, target: Shares, control: Any, mask: Tensor | None) -> Tensor:
+def _log(loss: Loss, z: Tensor, target: Shares, control: Any, mask: Tensor | None) -> Tensor:
     """KL divergence of softmax(z) from eta, row by row."""
-    eta, x = target.dense(z), _reference.hide(z if z.dtype.itemsize > 2 else z.float(), mask)
+    eta, x = target.dense(z), _plain.hide(z if z.dtype.itemsize > 2 else z.float(), mask)
     chosen = eta != 0  # NaN too
     logs = torch.where(chosen, eta, 1.0).log()
     each = torch.where(chosen, eta * (logs - torch.where(chosen, x, 0.0)), 0.0)
     return torch.logsumexp(x, -1) + each.sum(-1)
 
 
-def sparsemax_huber(z: Tensor, target: Shares, lam: Tensor | float, mask: Tensor | None) -> Tensor:
-    """(p - eta).(z - T (p + eta)/2) with p = sparsegen_lin(z, lam) and T = 1 - lam, row by row."""
+def _huber(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask: Tensor | None) -> Tensor:
+    """(p - eta).(z - r (p + eta)/2) with p the map of z and r its radius, row by row."""
     eta, x = target.dense(z), z if z.dtype.itemsize > 2 else z.float()
-    radius = 1 - lam
-    p = _ops.project(x, radius, -1, mask)
+    radius = loss.map.radius.value(torch, control)
+    p = _autograd.project(x, radius, -1, mask)
     if isinstance(radius, Tensor):
         radius = radius.to(x.dtype).expand(x.shape[:-1]).unsqueeze(-1)
-    hidden = _reference.hide(x, mask) == HIDDEN
+    hidden = _plain.hide(x, mask) == HIDDEN
     top = torch.where(hidden, HIDDEN, x.detach()).amax(-1, keepdim=True)
     shifted = torch.where(hidden, torch.where(eta > 0, torch.nan, 0.0), x - torch.where(top == HIDDEN, 0.0, top))
     return ((p - eta) * (shifted - radius * (p + eta) / 2)).sum(-1)
 
 
-def sparsegen_hinge(z: Tensor, target: Shares, lam: Tensor | float, mask: Tensor | None) -> Tensor:
-    """F(z, T)/T with T = 1 - lam, row by row."""
-    if not isinstance(lam, Tensor):
-        lam = torch.full((), lam, dtype=_reference.wide(z), device=z.device)
-    return _hinge(z, 1 - lam, target, mask) / (1 - lam)
+def _hinge(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask: Tensor | None) -> Tensor:
+    """F at the radius of the map, over that radius where the loss is scaled, row by row."""
+    rule = loss.map.radius
+    if rule.of == "mean":
+        radius = of_mean(torch, rule, *_plain.row_means(z, -1, mask), control)
+    else:
+        if not isinstance(control, Tensor):
+            control = torch.full((), control, dtype=_plain.wide(z), device=z.device)
+        radius = rule.value(torch, control)
+    value = _hinges(z, radius, target, mask)
+    return value / radius if loss.scaled else value
 
 
-def sparsehourglass_hinge(z: Tensor, target: Shares, q: Tensor | float, mask: Tensor | None) -> Tensor:
-    """F(z, r(z)) with the radius of sparsehourglass, row by row."""
-    radius = _ops.radius_of_mean(HOURGLASS, z, q, *_reference.row_means(z, -1, mask))
-    return _hinge(z, radius, target, mask)
-
-
-ROWS = {
-    "softmax_log": (softmax_log, "", False),
-    "sparsemax_huber": (sparsemax_huber, "lam", False),
-    "sparsegen_hinge": (sparsegen_hinge, "lam", True),
-    "sparsehourglass_hinge": (sparsehourglass_hinge, "q", True),
-}
+FORMS = {"log": _log, "huber": _huber, "hinge": _hinge}
 
 
 def _on_cpu(target: Any) -> Any:
@@ -151,14 +139,14 @@ def _on_cpu(target: Any) -> Any:
         return target
     if target.layout in (torch.sparse_coo, torch.sparse_csr):
         return _scipy(target.detach())
-    return _kernel.as_array(target)
+    return _cpu.as_array(target)
 
 
 def _scipy(t: Tensor) -> Any:
     """A sparse tensor as SciPy has it; torch's own conversion between layouts would warn."""
     import scipy.sparse as sp
 
-    array = _kernel.as_array
+    array = _cpu.as_array
     if t.layout == torch.sparse_coo:
         t = t.coalesce()
         return sp.coo_array((array(t.values()), tuple(array(t.indices()))), shape=tuple(t.shape)).tocsr()
@@ -176,7 +164,7 @@ def _by_formula(target: Tensor, z: Tensor, ignore_index: int, ignore_empty: bool
         return Shares(torch.where((counted & ~known).unsqueeze(-1), torch.nan, eta), None, counted)
     if target.shape != z.shape:
         wanted = f"{tuple(z.shape)} (multi-hot) or {tuple(z.shape[:-1])} (class indices, integers)"
-        _checks.fail(ValueError, "the shape of target", wanted, f"{tuple(target.shape)} of dtype {target.dtype}")
+        checks.fail(ValueError, "the shape of target", wanted, f"{tuple(target.shape)} of dtype {target.dtype}")
     y = target.to(wide)
     total = y.sum(-1, keepdim=True)
     full = (total > 0).squeeze(-1) if ignore_empty else None
@@ -193,7 +181,7 @@ def read_target(
         target = target.to_dense() if target.layout != torch.strided else target
         shares = _by_formula(target.to(z.device), z, ignore_index, ignore_empty)
         assert shares.eta is not None  # made here
-        hidden = ((shares.eta != 0) & (_reference.hide(z, mask) == HIDDEN)).any(-1, keepdim=True)
+        hidden = ((shares.eta != 0) & (_plain.hide(z, mask) == HIDDEN)).any(-1, keepdim=True)
         return shares._replace(eta=torch.where(hidden, torch.nan, shares.eta))
     eps = torch.finfo(target.dtype).eps if isinstance(target, Tensor) and target.dtype.is_floating_point else None
     found = read(_on_cpu(target), z.shape, ignore_index=ignore_index, ignore_empty=ignore_empty, even=even, eps=eps)
@@ -211,20 +199,20 @@ def _check_labels(target: Target, z: Tensor, mask: Tensor | None) -> None:
         hidden |= ~mask.expand(z.shape).reshape(-1, z.shape[-1])[rows, labels]
     if hidden.any():
         at = int(hidden.nonzero()[0])
-        _checks.hidden_label(int(rows[at]), int(labels[at]))
+        checks.hidden_label(int(rows[at]), int(labels[at]))
 
 
 def _weights(weight: Any, z: Tensor, counted: Tensor | None) -> Tensor | None:
     """One weight a row, 0 where it does not count; None: all 1."""
     if weight is None:
-        return None if counted is None else counted.to(_reference.wide(z))
+        return None if counted is None else counted.to(_plain.wide(z))
     if not isinstance(weight, Tensor):
-        weight = torch.from_numpy(_checks.numbers("weight", as_array("weight", weight)))
+        weight = torch.from_numpy(checks.numbers("weight", as_array("weight", weight)))
     check_dense("weight", weight)
-    w = weight.to(device=z.device, dtype=_reference.wide(z))
-    _checks.broadcasts("weight", w.shape, z.shape[:-1], "the scores' shape without the class axis")
-    if _ops._eager(w, None, None) and not bool(((w >= 0) & (w < torch.inf)).all()):
-        _checks.fail(ValueError, "weight", "finite and not negative", w[~((w >= 0) & (w < torch.inf))][0].item())
+    w = weight.to(device=z.device, dtype=_plain.wide(z))
+    checks.broadcasts("weight", w.shape, z.shape[:-1], "the scores' shape without the class axis")
+    if _route.eager(w, None, None) and not bool(((w >= 0) & (w < torch.inf)).all()):
+        checks.fail(ValueError, "weight", "finite and not negative", w[~((w >= 0) & (w < torch.inf))][0].item())
     w = w.expand(z.shape[:-1])
     return w if counted is None else torch.where(counted, w, 0.0)
 
@@ -245,21 +233,21 @@ def apply(
     ignore_empty: bool,
 ) -> Tensor:  # fmt: skip
     """Apply the loss called `name`."""
-    rows, key, even = ROWS[name]
+    loss = LOSSES[name]
     z, _ = check_scores(scores, -1)
     mask = check_mask(mask, z)
-    _checks.reduction_name(reduction)
-    ignore_index = _checks.integer("ignore_index", ignore_index)
+    checks.reduction_name(reduction)
+    ignore_index = checks.integer("ignore_index", ignore_index)
     if isinstance(target, Tensor) and target.is_nested:
         check_dense("target", target)
-    if key:
-        control = check_control(key, control, z, -1, _checks.LOSS_CONDITIONS)
+    if loss.control:
+        control = check_control(loss.control, control, z, -1, LOSS_CONDITIONS)
     # Weight and control meet the scores further on: one tensor the kernel cannot read keeps all of them from it.
-    plain = _ops.all_plain(z, target, control, mask, weight)
-    shares = read_target(target, z, mask, ignore_index, ignore_empty, f"{name}_loss" if even else "", plain)
+    plain = _route.all_plain(z, target, control, mask, weight)
+    shares = read_target(target, z, mask, ignore_index, ignore_empty, f"{name}_loss" if loss.even else "", plain)
     w = _weights(weight, z, shares.counted)
     if w is not None:  # a row that does not count has no gradient, whatever its scores
         z = torch.where((w > 0).unsqueeze(-1), z, 0.0)
-    each = rows(z, shares, control, mask) if z.shape[-1] else _reference.untouched(z.sum(-1), control)
-    found = _reduce(each.to(_reference.wide(z)), w, reduction)
+    each = FORMS[loss.form](loss, z, shares, control, mask) if z.shape[-1] else _plain.untouched(z.sum(-1), control)
+    found = _reduce(each.to(_plain.wide(z)), w, reduction)
     return found.to(z.dtype if z.dtype.itemsize > 2 else torch.float32)

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.torch.modules import make_map
 from sparsegen.torch.probes import Probed
 

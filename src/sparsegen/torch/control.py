@@ -14,19 +14,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsegen import _checks, _control
-from sparsegen._maps import MAPS
-from sparsegen.torch._apply import check_dense
-from sparsegen.torch._kernel import as_array
+from sparsegen._table import checks
+from sparsegen._table.controls import control_number
+from sparsegen._table.maps import MAPS
+from sparsegen.numpy import control as _control
+from sparsegen.numpy import explain as _explain
+from sparsegen.torch._cpu import as_array
+from sparsegen.torch._inputs import check_dense
 from sparsegen.torch.modules import Sparsegen
 from sparsegen.torch.multihead import MultiheadAttention
 
 
 def _array(scores: Any, name: str = "scores") -> Any:
     if not isinstance(scores, Tensor):
-        _checks.fail(TypeError, name, "a torch.Tensor", type(scores).__name__)
+        checks.fail(TypeError, name, "a torch.Tensor", type(scores).__name__)
     if not scores.dtype.is_floating_point:
-        _checks.fail(TypeError, name, "of a floating-point type", f"dtype {scores.dtype}")
+        checks.fail(TypeError, name, "of a floating-point type", f"dtype {scores.dtype}")
     return _plain(scores, name)
 
 
@@ -39,7 +42,7 @@ def _plain(value: Any, name: str) -> Any:
         return as_array(value.detach().cpu())
     except RuntimeError:  # on the meta device, under torch.func, in a subclass that computes elsewhere
         kind = "a meta tensor" if value.is_meta else f"a {type(value).__name__} without them"
-        _checks.fail(ValueError, name, "a tensor whose numbers can be read", kind)
+        checks.fail(ValueError, name, "a tensor whose numbers can be read", kind)
 
 
 def _tensor(value: Any, scores: Tensor) -> Tensor:
@@ -111,8 +114,9 @@ def calibrate(
 
 
 def explain(
-    scores: Tensor, map: str = "sparsemax", *, dim: int = -1, mask: Tensor | None = None, **controls: Any
-) -> _control.Explanation:
+    scores: Tensor, mapping: str = "sparsemax", *, dim: int = -1, mask: Tensor | None = None, map: str | None = None,
+    **controls: Any,
+) -> _explain.Explanation:  # fmt: skip
     """Return what a map did with the scores, as NumPy arrays. See :func:`sparsegen.explain`.
 
     >>> import torch, sparsegen.torch as sgt
@@ -120,7 +124,9 @@ def explain(
     0.5
     """
     plain = {name: _plain(value, name) for name, value in controls.items()}
-    return _control.explain(_array(scores), map, axis=dim, mask=_plain(mask, "mask"), **plain)
+    return _explain.explain(
+        _array(scores), _explain.renamed(mapping, map), axis=dim, mask=_plain(mask, "mask"), **plain
+    )
 
 
 class _Seen:
@@ -205,14 +211,14 @@ class DensityScheduler:
     """
 
     def __init__(self, model: nn.Module, support: float, *, rate: float = 0.5, warmup: int = 0) -> None:
-        limits: _checks.Conditions = {
+        limits: checks.Conditions = {
             "support": ("a number at least 1", lambda v: v >= 1),
             "rate": ("above 0 and at most 1", lambda v: 0 < v <= 1),
         }
-        self.support = _checks.control_number("support", support, limits)
-        self.rate = _checks.control_number("rate", rate, limits)
+        self.support = control_number("support", support, limits)
+        self.rate = control_number("rate", rate, limits)
         if not isinstance(warmup, int) or warmup < 0:
-            _checks.fail(ValueError, "warmup", "an integer of at least 0", repr(warmup))
+            checks.fail(ValueError, "warmup", "an integer of at least 0", repr(warmup))
         self.warmup, self.steps = warmup, 0
         self.first: float | None = None
         self.seen = math.nan
@@ -230,7 +236,7 @@ class DensityScheduler:
         if not dials or any(getattr(dial, "learnable", False) for dial in dials):
             found = "a learnable one" if dials else "none"
             condition = "one with Sparsegen modules, or attention with sparsegen, whose lam is not learnable"
-            _checks.fail(ValueError, "model", condition, found)
+            checks.fail(ValueError, "model", condition, found)
         self._dials = dials
         self._stops = [m.register_forward_hook(self._looked.hook).remove for m in alone]
         for m in heads:

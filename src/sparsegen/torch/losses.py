@@ -4,166 +4,166 @@ Arguments and edge cases are those of :mod:`sparsegen`. Targets are tensors (den
 Their values are checked for plain CPU tensors; on other devices and inside compiled code looking would make torch wait,
 so a row whose target is none (no label, a label on a hidden entry) gives a NaN loss. The loss has the scores' dtype,
 and is float32 for float16 and bfloat16.
+
+Functions and modules are made from the table, one for each row. Those named here are known to editors; a row without a
+line is a function all the same.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 from torch import Tensor, nn
 
-from sparsegen import _checks
+from sparsegen._table import checks
+from sparsegen._table.controls import LOSS_CONDITIONS, control_number
+from sparsegen._table.losses import LOSSES, Loss
+from sparsegen._table.prose import TORCH, loss_doc
 from sparsegen.torch._losses import apply
 
-
-def softmax_log_loss(
-    scores: Tensor, target: Any, *, mask: Tensor | None = None, weight: Any = None, reduction: str = "mean",
-    ignore_index: int = -100, ignore_empty: bool = False,
-) -> Tensor:  # fmt: skip
-    """Kullback-Leibler divergence of softmax from the target. See :func:`sparsegen.softmax_log_loss`.
-
-    >>> import torch, sparsegen.torch as sgt
-    >>> sgt.softmax_log_loss(torch.tensor([[1.0, 1.0, 0.0, 0.0]]), torch.tensor([[1, 1, 0, 0]]))
-    tensor(0.3133)
-    """
-    return apply("softmax_log", scores, target, None, mask, weight, reduction, ignore_index, ignore_empty)
+Control = float | Tensor
 
 
-def sparsemax_huber_loss(
-    scores: Tensor, target: Any, *, lam: Any = 0.0, mask: Tensor | None = None, weight: Any = None,
-    reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False,
-) -> Tensor:  # fmt: skip
-    """Loss whose gradient is sparsegen_lin(z, lam) - eta. See :func:`sparsegen.sparsemax_huber_loss`.
+class Uncontrolled(Protocol):
+    """A loss without a control."""
 
-    >>> import torch, sparsegen.torch as sgt
-    >>> z = torch.tensor([0.25, 1.0, 0.5], requires_grad=True)
-    >>> sgt.sparsemax_huber_loss(z, torch.tensor(1)).backward()
-    >>> z.grad
-    tensor([ 0.0000, -0.2500,  0.2500])
-    """
-    return apply("sparsemax_huber", scores, target, lam, mask, weight, reduction, ignore_index, ignore_empty)
+    def __call__(
+        self, scores: Tensor, target: Any, *, mask: Tensor | None = ..., weight: Any = ..., reduction: str = ...,
+        ignore_index: int = ..., ignore_empty: bool = ...,
+    ) -> Tensor:  # fmt: skip
+        """Return the loss."""
+        ...
 
 
-def sparsegen_hinge_loss(
-    scores: Tensor, target: Any, *, lam: Any = 0.0, mask: Tensor | None = None, weight: Any = None,
-    reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False,
-) -> Tensor:  # fmt: skip
-    """Loss that is 0 exactly where sparsegen_lin(z, lam) is uniform on the labels.
+class WithLam(Protocol):
+    """A loss with the control lam."""
 
-    See :func:`sparsegen.sparsegen_hinge_loss`.
-
-    >>> import torch, sparsegen.torch as sgt
-    >>> z = torch.tensor([[0.5, 0.5, 0.25]], requires_grad=True)
-    >>> sgt.sparsegen_hinge_loss(z, torch.tensor([[1, 1, 0]])).backward()
-    >>> z.grad
-    tensor([[-1., -1.,  2.]])
-    """
-    return apply("sparsegen_hinge", scores, target, lam, mask, weight, reduction, ignore_index, ignore_empty)
+    def __call__(
+        self, scores: Tensor, target: Any, *, lam: Control = ..., mask: Tensor | None = ..., weight: Any = ...,
+        reduction: str = ..., ignore_index: int = ..., ignore_empty: bool = ...,
+    ) -> Tensor:  # fmt: skip
+        """Return the loss."""
+        ...
 
 
-def sparsehourglass_hinge_loss(
-    scores: Tensor, target: Any, *, q: Any = 1.0, mask: Tensor | None = None, weight: Any = None,
-    reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False,
-) -> Tensor:  # fmt: skip
-    """Loss that is 0 exactly where sparsehourglass(z, q) is uniform on the labels.
+class WithQ(Protocol):
+    """A loss with the control q."""
 
-    See :func:`sparsegen.sparsehourglass_hinge_loss`.
-
-    >>> import torch, sparsegen.torch as sgt
-    >>> sgt.sparsehourglass_hinge_loss(torch.tensor([0.5, 1.0, -0.25, 0.75]), torch.tensor([1, 0, 0, 1]))
-    tensor(2.4500)
-    """
-    return apply("sparsehourglass_hinge", scores, target, q, mask, weight, reduction, ignore_index, ignore_empty)
+    def __call__(
+        self, scores: Tensor, target: Any, *, q: Control = ..., mask: Tensor | None = ..., weight: Any = ...,
+        reduction: str = ..., ignore_index: int = ..., ignore_empty: bool = ...,
+    ) -> Tensor:  # fmt: skip
+        """Return the loss."""
+        ...
 
 
-class _Loss(nn.Module):
+def _uncontrolled(row: Loss) -> Any:
+    def f(
+        scores: Tensor, target: Any, *, mask: Tensor | None = None, weight: Any = None, reduction: str = "mean",
+        ignore_index: int = -100, ignore_empty: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return apply(row.name, scores, target, None, mask, weight, reduction, ignore_index, ignore_empty)
+
+    return f
+
+
+def _with_lam(row: Loss) -> Any:
+    def f(
+        scores: Tensor, target: Any, *, lam: Any = row.default, mask: Tensor | None = None, weight: Any = None,
+        reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return apply(row.name, scores, target, lam, mask, weight, reduction, ignore_index, ignore_empty)
+
+    return f
+
+
+def _with_q(row: Loss) -> Any:
+    def f(
+        scores: Tensor, target: Any, *, q: Any = row.default, mask: Tensor | None = None, weight: Any = None,
+        reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return apply(row.name, scores, target, q, mask, weight, reduction, ignore_index, ignore_empty)
+
+    return f
+
+
+_MAKERS = {"": _uncontrolled, "lam": _with_lam, "q": _with_q}
+
+
+def _made(name: str) -> Any:
+    """The function of a row, with what the row says of it."""
+    row = LOSSES[name]
+    f = _MAKERS[row.control](row)
+    f.__name__ = f.__qualname__ = f"{name}_loss"
+    f.__doc__ = loss_doc(row, TORCH)
+    return f
+
+
+def __getattr__(name: str) -> Any:
+    if name.removesuffix("_loss") not in LOSSES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return _made(name.removesuffix("_loss"))
+
+
+softmax_log_loss: Uncontrolled = _made("softmax_log")
+sparsemax_huber_loss: WithLam = _made("sparsemax_huber")
+sparsegen_hinge_loss: WithLam = _made("sparsegen_hinge")
+sparsehourglass_hinge_loss: WithQ = _made("sparsehourglass_hinge")
+
+
+class LossModule(nn.Module):
     """A loss with its options; the control, if it has one, is kept as it is given, and moves with the module."""
 
-    name = ""
-    key = ""
+    row: Loss
 
-    def __init__(self, control: Any, reduction: str, ignore_index: int, ignore_empty: bool) -> None:
+    def __init__(
+        self, *, reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False, **control: Any
+    ) -> None:
         super().__init__()
-        _checks.reduction_name(reduction)
+        checks.reduction_name(reduction)
         self.reduction, self.ignore_index, self.ignore_empty = reduction, ignore_index, ignore_empty
-        if isinstance(control, Tensor) and not isinstance(control, nn.Parameter):
-            self.register_buffer(self.key, control)
-        elif self.key:
-            given = isinstance(control, nn.Parameter)
-            number = control if given else _checks.control_number(self.key, control, _checks.LOSS_CONDITIONS)
-            setattr(self, self.key, number)
+        key = self.row.control
+        given = control.pop(key, self.row.default)
+        if control:
+            raise TypeError(f"{type(self).__name__}() got an unexpected keyword argument {next(iter(control))!r}")
+        if isinstance(given, Tensor) and not isinstance(given, nn.Parameter):
+            self.register_buffer(key, given)
+        elif key:
+            number = given if isinstance(given, nn.Parameter) else control_number(key, given, LOSS_CONDITIONS)
+            setattr(self, key, number)
 
     def forward(self, scores: Tensor, target: Any, mask: Tensor | None = None, weight: Any = None) -> Tensor:
         """Return the loss of the scores."""
-        control = getattr(self, self.key) if self.key else None
+        control = getattr(self, self.row.control) if self.row.control else None
         options = self.reduction, self.ignore_index, self.ignore_empty
-        return apply(self.name, scores, target, control, mask, weight, *options)
+        return apply(self.row.name, scores, target, control, mask, weight, *options)
 
     def extra_repr(self) -> str:
         """Show the arguments."""
-        control = getattr(self, self.key) if self.key else None
+        control = getattr(self, self.row.control) if self.row.control else None
         shown = f"tensor{tuple(control.shape)}" if isinstance(control, Tensor) else control
-        first = f"{self.key}={shown}, " if self.key else ""
+        first = f"{self.row.control}={shown}, " if self.row.control else ""
         return f"{first}reduction={self.reduction!r}"
 
 
-class SoftmaxLogLoss(_Loss):
-    """See :func:`sparsegen.torch.softmax_log_loss`.
+def _module(name: str) -> Any:
+    """The module of a row."""
+    row = LOSSES[name]
+    title = "".join(word.title() for word in name.split("_")) + "Loss"
+    doc = f"""{row.summary}
+
+    See :func:`sparsegen.torch.{name}_loss` for the options, which are given here; scores, target, mask and weight are
+    given in the call.
 
     >>> import torch, sparsegen.torch as sgt
-    >>> sgt.SoftmaxLogLoss(reduction="sum")(torch.tensor([[1.0, 1.0, 0.0, 0.0]]), torch.tensor([[1, 1, 0, 0]]))
-    tensor(0.3133)
+    >>> loss = sgt.{title}(reduction="sum")
+    >>> round(float(loss(torch.tensor([0.5, 1.0, -0.25, 0.75]), torch.tensor([1, 0, 0, 1]))), 4)
+    {row.example}
     """
-
-    name = "softmax_log"
-
-    def __init__(self, *, reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False) -> None:
-        super().__init__(None, reduction, ignore_index, ignore_empty)
+    return type(title, (LossModule,), {"row": row, "__doc__": doc, "__module__": __name__})
 
 
-class SparsemaxHuberLoss(_Loss):
-    """See :func:`sparsegen.torch.sparsemax_huber_loss`.
-
-    >>> import sparsegen.torch as sgt
-    >>> sgt.SparsemaxHuberLoss(lam=0.5)
-    SparsemaxHuberLoss(lam=0.5, reduction='mean')
-    """
-
-    name, key = "sparsemax_huber", "lam"
-
-    def __init__(
-        self, *, lam: Any = 0.0, reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False
-    ) -> None:
-        super().__init__(lam, reduction, ignore_index, ignore_empty)
-
-
-class SparsegenHingeLoss(_Loss):
-    """See :func:`sparsegen.torch.sparsegen_hinge_loss`.
-
-    >>> import torch, sparsegen.torch as sgt
-    >>> sgt.SparsegenHingeLoss()(torch.tensor([[0.5, 0.5, 0.25]]), torch.tensor([[1, 1, 0]]))
-    tensor(0.5000)
-    """
-
-    name, key = "sparsegen_hinge", "lam"
-
-    def __init__(
-        self, *, lam: Any = 0.0, reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False
-    ) -> None:
-        super().__init__(lam, reduction, ignore_index, ignore_empty)
-
-
-class SparsehourglassHingeLoss(_Loss):
-    """See :func:`sparsegen.torch.sparsehourglass_hinge_loss`.
-
-    >>> import torch, sparsegen.torch as sgt
-    >>> sgt.SparsehourglassHingeLoss(q=1.0)(torch.tensor([0.5, 1.0, -0.25, 0.75]), torch.tensor([1, 0, 0, 1]))
-    tensor(2.4500)
-    """
-
-    name, key = "sparsehourglass_hinge", "q"
-
-    def __init__(
-        self, *, q: Any = 1.0, reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False
-    ) -> None:
-        super().__init__(q, reduction, ignore_index, ignore_empty)
+SoftmaxLogLoss = _module("softmax_log")
+SparsemaxHuberLoss = _module("sparsemax_huber")
+SparsegenHingeLoss = _module("sparsegen_hinge")
+SparsehourglassHingeLoss = _module("sparsehourglass_hinge")

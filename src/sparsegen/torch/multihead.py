@@ -10,9 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from sparsegen import _checks
+from sparsegen._table import checks
+from sparsegen._table.controls import control_number
 from sparsegen.torch import modules
 from sparsegen.torch._attention import sparse_attention
+from sparsegen.torch._mapping import Mapping, as_kept, control_values, take_control
 from sparsegen.torch.probes import Probed
 
 PARAMETERS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight", "in_proj_bias", "bias_k", "bias_v")
@@ -130,14 +132,57 @@ class MultiheadAttention(Probed):
         made: Any = modules.make_map(mapping, **values, learnable=learnable, shape=(self.num_heads, 1) if each else ())
         if each:
             self.mapping = made.to(device=torch.get_default_device() if device is None else device, dtype=dtype)
-        elif made._given is not None:  # a number needs no module: it follows every dtype and device
-            self.controls = {made._name: modules.as_kept(made._name, made._given.item())}
+        elif made.given is not None:  # a number needs no module: it follows every dtype and device
+            self.controls = {made.control_name: as_kept(made.control_name, made.given.item())}
+
+    @property
+    def lam(self) -> Any:
+        """The control lam as it is now, for maps that have it; it may be set."""
+        return self._control("lam")
+
+    @lam.setter
+    def lam(self, value: Any) -> None:
+        self._set_control("lam", value)
+
+    @property
+    def q(self) -> Any:
+        """The control q as it is now, for maps that have it; it may be set."""
+        return self._control("q")
+
+    @q.setter
+    def q(self, value: Any) -> None:
+        self._set_control("q", value)
+
+    @property
+    def temperature(self) -> Any:
+        """The temperature as it is now, for maps that have it; it may be set."""
+        return self._control("temperature")
+
+    @temperature.setter
+    def temperature(self, value: Any) -> None:
+        self._set_control("temperature", value)
+
+    def _has(self, name: str) -> None:
+        own = self.mapping.control_name if isinstance(self.mapping, Mapping) else next(iter(self.controls), "")
+        if own != name:
+            raise AttributeError(f"the map of this attention has no {name}")
+
+    def _control(self, name: str) -> Any:
+        self._has(name)
+        return self.mapping.value() if isinstance(self.mapping, Mapping) else self.controls[name]
+
+    def _set_control(self, name: str, value: Any) -> None:
+        self._has(name)
+        if isinstance(self.mapping, Mapping):
+            self.mapping.set_value(value)
+        else:
+            self.controls[name] = control_number(name, value)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Save a control that is a number as a mapping module would save it."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
         for name, value in self.controls.items():
-            positive = torch.tensor(modules.as_kept(name, value), dtype=torch.float64, device="cpu")
+            positive = torch.tensor(as_kept(name, value), dtype=torch.float64, device="cpu")
             destination[f"{prefix}mapping.control"] = positive
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
@@ -147,15 +192,15 @@ class MultiheadAttention(Probed):
 
     def _load_control(self, state_dict: dict[str, Any], prefix: str) -> None:
         if isinstance(self.mapping, nn.Module):
-            fixed = None if self.mapping.learnable else self.mapping._given
+            fixed = None if self.mapping.learnable else self.mapping.given
             if fixed is not None and f"{prefix}theta" not in state_dict:
                 state_dict.setdefault(f"{prefix}control", fixed)
             return
-        positive = modules.take_control(state_dict, prefix) if self.controls else None
+        positive = take_control(state_dict, prefix) if self.controls else None
         if positive is None:
             return
         (name,) = self.controls
-        value = modules.as_kept(name, positive.detach().double().cpu())
+        value = as_kept(name, positive.detach().double().cpu())
         if value.numel() == 1 or bool((value == value.flatten()[0]).all()):
             self.controls = {name: value.flatten()[0].item()}
         else:  # a control for each head, which a module takes
@@ -172,7 +217,7 @@ class MultiheadAttention(Probed):
             _check_nested(query, key, value, key_padding_mask, attn_mask)
             return self._forward_nested(query, need_weights, average_attn_weights)
         if is_causal and attn_mask is None:
-            _checks.fail(ValueError, "attn_mask", "given with is_causal, which is a hint about it", None)
+            checks.fail(ValueError, "attn_mask", "given with is_causal, which is a hint about it", None)
         batched = query.dim() == 3
         q, k, v = self._batch_first(query, key, value)
         attn_mask, padding = _check_masks(attn_mask, key_padding_mask, q, k, self.num_heads, batched)
@@ -324,10 +369,10 @@ def replace_attention(
     2
     """
     if not isinstance(model, nn.Module):
-        _checks.fail(TypeError, "model", "a torch.nn.Module", type(model).__name__)
+        checks.fail(TypeError, "model", "a torch.nn.Module", type(model).__name__)
     if type(model) is nn.MultiheadAttention:
         condition = "a module with attention inside it (MultiheadAttention.from_torch takes one by itself)"
-        _checks.fail(ValueError, "model", condition, "a torch.nn.MultiheadAttention")
+        checks.fail(ValueError, "model", condition, "a torch.nn.MultiheadAttention")
     controls: dict[str, Any] = {"lam": lam, "q": q, "temperature": temperature, "learnable": learnable}
     old = {id(m): m for m in model.modules() if type(m) is nn.MultiheadAttention}
     # Copies of a learnable mapping must not share what it learns.
@@ -343,10 +388,10 @@ def _column(name: str, given: Any, heads: int) -> Tensor:
     """A control as one number, or as one for each head that broadcasts along the queries."""
     if isinstance(given, Tensor) and given.requires_grad:
         condition = "without gradients; with learnable=True the module trains a control of its own from this value"
-        _checks.fail(ValueError, name, condition, "a tensor that requires them")
-    value = modules._values(name, given)
+        checks.fail(ValueError, name, condition, "a tensor that requires them")
+    value = control_values(name, given)
     if tuple(value.shape) not in ((), (heads,), (heads, 1)):
-        _checks.fail(
+        checks.fail(
             ValueError, name, f"one number, or one for each of the {heads} heads", f"shape {tuple(value.shape)}"
         )
     return value if value.dim() == 0 else value.reshape(heads, 1)
@@ -373,49 +418,46 @@ def _as_numbers(mask: Tensor, dtype: torch.dtype) -> Tensor:
 def _check_sizes(embed_dim: int, num_heads: int) -> None:
     for name, size in (("embed_dim", embed_dim), ("num_heads", num_heads)):
         if size <= 0:
-            _checks.fail(ValueError, name, "positive", size)
+            checks.fail(ValueError, name, "positive", size)
     if embed_dim % num_heads:
-        _checks.fail(ValueError, "embed_dim", f"divisible by num_heads {num_heads}", embed_dim)
+        checks.fail(ValueError, "embed_dim", f"divisible by num_heads {num_heads}", embed_dim)
 
 
 def _check_module(mapping: nn.Module, given: dict[str, Any], learnable: bool) -> None:
     """A mapping module has its own controls and must map along the keys."""
-    if not isinstance(mapping, modules._Mapping):
-        _checks.fail(TypeError, "mapping", "a name of a map or a mapping module of sparsegen", type(mapping).__name__)
-    for name, value in given.items():
-        _checks.fail(ValueError, name, "None with a mapping module, which has its own control", value)
-    if learnable:
-        _checks.fail(ValueError, "learnable", "False with a mapping module, which says so itself", learnable)
+    if not isinstance(mapping, Mapping):
+        checks.fail(TypeError, "mapping", "a name of a map or a mapping module of sparsegen", type(mapping).__name__)
+    modules.refuse_controls(given, learnable)
     if mapping.dim != -1:
-        _checks.fail(ValueError, "the dim of mapping", "-1, the keys", mapping.dim)
+        checks.fail(ValueError, "the dim of mapping", "-1, the keys", mapping.dim)
 
 
 def _check_nested(query: Tensor, key: Tensor, value: Tensor, *masks: Tensor | None) -> None:
     if not (query is key and key is value):
-        _checks.fail(ValueError, "a nested query", "the key and the value as well", "another key or value")
+        checks.fail(ValueError, "a nested query", "the key and the value as well", "another key or value")
     if query.layout != torch.strided:
-        _checks.fail(ValueError, "a nested query", "of layout torch.strided", query.layout)
+        checks.fail(ValueError, "a nested query", "of layout torch.strided", query.layout)
     if any(mask is not None for mask in masks):
-        _checks.fail(ValueError, "masks", "None with a nested query, which has no padding", "a mask")
+        checks.fail(ValueError, "masks", "None with a nested query, which has no padding", "a mask")
 
 
 def _check_axes(query: Tensor, key: Tensor, value: Tensor) -> None:
     axes = query.dim()
     if axes not in (2, 3):
-        _checks.fail(ValueError, "query", "of two axes, or three with a batch", f"shape {tuple(query.shape)}")
+        checks.fail(ValueError, "query", "of two axes, or three with a batch", f"shape {tuple(query.shape)}")
     for name, x in (("key", key), ("value", value)):
         if x.dim() != axes:
-            _checks.fail(ValueError, name, f"of {axes} axes, as query", f"shape {tuple(x.shape)}")
+            checks.fail(ValueError, name, f"of {axes} axes, as query", f"shape {tuple(x.shape)}")
 
 
 def _check_shapes(q: Tensor, k: Tensor, v: Tensor, sizes: tuple[int, int, int]) -> None:
     for name, x, size in zip(("query", "key", "value"), (q, k, v), sizes):
         if x.shape[2] != size:
-            _checks.fail(ValueError, f"the last axis of {name}", f"of size {size}", x.shape[2])
+            checks.fail(ValueError, f"the last axis of {name}", f"of size {size}", x.shape[2])
         if x.shape[0] != q.shape[0]:
-            _checks.fail(ValueError, f"the batch of {name}", f"of size {q.shape[0]}, as query's", x.shape[0])
+            checks.fail(ValueError, f"the batch of {name}", f"of size {q.shape[0]}, as query's", x.shape[0])
     if k.shape[1] != v.shape[1]:
-        _checks.fail(ValueError, "value", f"as long as key, {k.shape[1]}", v.shape[1])
+        checks.fail(ValueError, "value", f"as long as key, {k.shape[1]}", v.shape[1])
 
 
 def _check_masks(
@@ -427,7 +469,7 @@ def _check_masks(
         _check_kind("key_padding_mask", padding)
         expected = (batch, keys) if batched else (keys,)
         if tuple(padding.shape) != expected:
-            _checks.fail(ValueError, "key_padding_mask", f"of shape {expected}", f"shape {tuple(padding.shape)}")
+            checks.fail(ValueError, "key_padding_mask", f"of shape {expected}", f"shape {tuple(padding.shape)}")
         padding = padding.reshape(batch, 1, 1, keys)
     if attn_mask is not None:
         _check_kind("attn_mask", attn_mask)
@@ -435,7 +477,7 @@ def _check_masks(
         if shape == each:
             attn_mask = attn_mask.reshape(batch, heads, queries, keys)
         elif shape not in ((queries, keys), (1, queries, keys)):
-            _checks.fail(ValueError, "attn_mask", f"of shape {(queries, keys)} or {each}", f"shape {shape}")
+            checks.fail(ValueError, "attn_mask", f"of shape {(queries, keys)} or {each}", f"shape {shape}")
         else:
             attn_mask = attn_mask.reshape(1, 1, queries, keys)
     return attn_mask, padding
@@ -443,4 +485,4 @@ def _check_masks(
 
 def _check_kind(name: str, mask: Tensor) -> None:
     if mask.dtype != torch.bool and not mask.dtype.is_floating_point:
-        _checks.fail(TypeError, name, "boolean (True = hidden) or floating point", f"dtype {mask.dtype}")
+        checks.fail(TypeError, name, "boolean (True = hidden) or floating point", f"dtype {mask.dtype}")

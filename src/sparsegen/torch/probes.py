@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from sparsegen import _checks
+from sparsegen._table import checks
 
 
 class Probed(nn.Module):
@@ -96,7 +96,7 @@ class AttentionProbe:
 
     def __init__(self, model: nn.Module) -> None:
         if not isinstance(model, nn.Module):
-            _checks.fail(TypeError, "model", "a torch.nn.Module", type(model).__name__)
+            checks.fail(TypeError, "model", "a torch.nn.Module", type(model).__name__)
         self.model = model
         self._watched: dict[str, tuple[Probed, _Sums]] = {}
         self._active = False
@@ -104,10 +104,10 @@ class AttentionProbe:
     def __enter__(self) -> AttentionProbe:
         """Start watching, with empty sums."""
         if self._active:
-            _checks.fail(RuntimeError, "a probe", "entered once at a time", "a second entry")
+            checks.fail(RuntimeError, "a probe", "entered once at a time", "a second entry")
         found = {name: m for name, m in self.model.named_modules() if isinstance(m, Probed)}
         if not found:  # an empty table would read like attention that was never called
-            _checks.fail(ValueError, "model", "a module with attention of sparsegen in it", type(self.model).__name__)
+            checks.fail(ValueError, "model", "a module with attention of sparsegen in it", type(self.model).__name__)
         self._watched = {name: (m, _Sums()) for name, m in found.items()}
         for module, sums in self._watched.values():
             module._probes = (*module._probes, sums)

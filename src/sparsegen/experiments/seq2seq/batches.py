@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.seq2seq.vocabulary import BOS, EOS, PAD
 
 POOL = 50  # batches whose sentences are sorted by length together

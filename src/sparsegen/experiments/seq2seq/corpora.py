@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.folders import DATA_VARIABLE, places
 
 UNKNOWN = "<unk>"

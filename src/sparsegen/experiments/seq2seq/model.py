@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import sparsegen.torch as sgt
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.seq2seq.vocabulary import PAD
 
 ATTENTIONS = ("additive", "general", "dot")
@@ -51,7 +51,7 @@ class ModelConfig:
 
     def controls(self) -> dict[str, float]:
         """Return the control by its name in the table of maps."""
-        from sparsegen._maps import MAPS
+        from sparsegen._table.maps import MAPS
 
         if self.mapping not in MAPS:
             fail(ValueError, "mapping", "one of " + ", ".join(map(repr, MAPS)), repr(self.mapping))

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.seq2seq.batches import pad
 from sparsegen.experiments.seq2seq.model import Memory, Seq2Seq, State
 from sparsegen.experiments.seq2seq.vocabulary import BOS, EOS, PAD, UNK

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.seq2seq import checkpoints
 from sparsegen.experiments.seq2seq.batches import Batch, Pairs
 from sparsegen.experiments.seq2seq.model import ModelConfig, Seq2Seq

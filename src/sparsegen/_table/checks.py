@@ -6,7 +6,6 @@ are looked at through the few attributes NumPy arrays and torch tensors share.
 
 from __future__ import annotations
 
-import math
 import operator
 from collections.abc import Callable, Sequence
 from typing import Any, NoReturn, SupportsIndex, TypeVar
@@ -63,24 +62,12 @@ def control_broadcasts(name: str, shape: Sequence[int], lead: Sequence[int]) -> 
     broadcasts(name, shape, lead, f"the {of}' shape without the class axis")
 
 
-# What each control may be: the condition as text and as a test on a number (NaN fails every one of them).
+# What a number may be: the condition as text and as a test (NaN fails every one of them).
 Conditions = dict[str, tuple[str, Callable[[Any], Any]]]
-CONDITIONS: Conditions = {
-    "radius": ("a number at least 0", lambda value: value >= 0),
-    "lam": ("a number below 1", lambda value: value < 1),
-    "q": ("a number at least 0", lambda value: value >= 0),
-    "temperature": ("a positive number", lambda value: value > 0),
-}
-
-# What the losses ask of their controls: the limits of a map are no limits of its loss.
-LOSS_CONDITIONS: Conditions = {
-    "lam": ("a finite number below 1", lambda value: (value < 1) & (value > -math.inf)),
-    "q": ("a positive number", lambda value: value > 0),
-}
 
 
-def control_number(name: str, value: object, conditions: Conditions = CONDITIONS) -> float:
-    """Return a control given as one number, or refuse it."""
+def number(name: str, value: object, conditions: Conditions) -> float:
+    """Return a number that meets the condition of that name, or refuse it."""
     condition, holds = conditions[name]
     if type(value) is not float:
         if isinstance(value, (str, bytes, complex)) or not hasattr(type(value), "__float__"):

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import sparsegen._core as _core
-from sparsegen._rows import Layout, contiguous, layout
+from sparsegen._table.rows import Layout, contiguous, layout
 
 
 def _is_forked() -> bool:
@@ -224,4 +224,14 @@ def hinge(
             address(indptr), address(indices), address(r), per_row, 0.0, value.data_ptr(), slope.data_ptr(),
             address_or_none(grad), torch.get_num_threads(),
         )  # fmt: skip
+    return value, slope, grad
+
+
+def hinge_labels(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """The same with gradient, of labels given as a boolean tensor."""
+    at = labels.reshape(-1, labels.shape[-1]).nonzero()
+    edges = torch.arange(labels.numel() // max(labels.shape[-1], 1) + 1)
+    places = torch.searchsorted(at[:, 0].contiguous(), edges), at[:, 1].contiguous()
+    value, slope, grad = hinge(z, radius, *places, mask, True)
+    assert grad is not None  # asked for
     return value, slope, grad

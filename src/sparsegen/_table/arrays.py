@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen import _checks
+from sparsegen._table import checks
 
 
 def _is_masked(value: Any) -> bool:
@@ -24,7 +24,7 @@ def as_array(name: str, value: Any) -> np.ndarray:
     """
     array, hidden = as_array_and_hidden(name, value)
     if hidden is not None and hidden.any():
-        _checks.fail(ValueError, name, "without masked entries", f"{hidden.sum()} of {hidden.size} masked")
+        checks.fail(ValueError, name, "without masked entries", f"{hidden.sum()} of {hidden.size} masked")
     return array
 
 
@@ -33,7 +33,7 @@ def as_array_and_hidden(name: str, value: Any) -> tuple[np.ndarray, np.ndarray |
     if type(value) is np.ndarray:
         return value, None
     if hasattr(value, "tocsr"):
-        _checks.fail(TypeError, name, "a dense array (toarray() makes one)", type(value).__name__)
+        checks.fail(TypeError, name, "a dense array (toarray() makes one)", type(value).__name__)
     if isinstance(value, (list, tuple)) and any(map(_is_masked, value)):
         value = np.ma.array(value)  # else NumPy would forget the masks
     if _is_masked(value):
@@ -43,8 +43,8 @@ def as_array_and_hidden(name: str, value: Any) -> tuple[np.ndarray, np.ndarray |
         return (_unboxed(array) if hasattr(value, "to_numpy") else array), None
     except (TypeError, ValueError, RuntimeError) as error:
         if "inhomogeneous" in str(error):
-            _checks.fail(ValueError, name, "an array, rows of one length", "rows of several")
-        _checks.fail(TypeError, name, "an array, or what NumPy makes one of", type(value).__name__)
+            checks.fail(ValueError, name, "an array, rows of one length", "rows of several")
+        checks.fail(TypeError, name, "an array, or what NumPy makes one of", type(value).__name__)
 
 
 def _unboxed(array: np.ndarray) -> np.ndarray:

@@ -8,8 +8,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsegen import _checks
-from sparsegen._arrays import as_array
+from sparsegen._table import checks
+from sparsegen._table.arrays import as_array
 
 
 class Target(NamedTuple):
@@ -18,8 +18,6 @@ class Target(NamedTuple):
     indptr: np.ndarray
     indices: np.ndarray
     eta: np.ndarray
-    uniform: bool
-    """Are the labels of each row equally likely?"""
     counted: np.ndarray | None
     """Rows that count for the loss; None: all."""
 
@@ -55,18 +53,18 @@ def read(
     array([0.5, 0.5])
     """
     n_rows, n_classes = math.prod(shape[:-1]), shape[-1]
-    ignore_index = _checks.integer("ignore_index", ignore_index)
+    ignore_index = checks.integer("ignore_index", ignore_index)
     if hasattr(target, "tocsr"):
         entries = _sparse(target, (n_rows, n_classes), len(shape))
     else:
         y = as_array("target", target)
         if y.dtype.kind not in "biuf":
-            _checks.fail(TypeError, "target", "numbers or booleans", f"dtype {y.dtype}")
+            checks.fail(TypeError, "target", "numbers or booleans", f"dtype {y.dtype}")
         if y.shape == tuple(shape[:-1]) and y.dtype.kind in "iu":
             return _indices(y.reshape(-1), n_classes, ignore_index)
         if y.shape != tuple(shape):
             wanted = f"{tuple(shape)} (multi-hot) or {tuple(shape[:-1])} (class indices, integers)"
-            _checks.fail(ValueError, "the shape of target", wanted, f"{y.shape} of dtype {y.dtype}")
+            checks.fail(ValueError, "the shape of target", wanted, f"{y.shape} of dtype {y.dtype}")
         entries = _dense(y.reshape(n_rows, n_classes))
     return _shares(*entries, ignore_empty=ignore_empty, even=even, eps=eps)
 
@@ -76,10 +74,10 @@ def _indices(y: np.ndarray, n_classes: int, ignore_index: int) -> Target:
     wrong = counted & ((y < 0) | (y >= n_classes))
     if wrong.any():
         condition = f"class indices from 0 to {n_classes - 1}, or ignore_index = {ignore_index}"
-        _checks.fail(ValueError, "target", condition, f"{y[wrong][0]} in row {np.argmax(wrong)}")
+        checks.fail(ValueError, "target", condition, f"{y[wrong][0]} in row {np.argmax(wrong)}")
     indptr = np.concatenate([[0], np.cumsum(counted)]).astype(np.int64)
     indices = y[counted].astype(np.int64)
-    return Target(indptr, indices, np.ones(len(indices)), True, None if counted.all() else counted)
+    return Target(indptr, indices, np.ones(len(indices)), None if counted.all() else counted)
 
 
 def _dense(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -92,9 +90,9 @@ def _dense(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def _sparse(target: Any, shape: tuple[int, int], ndim: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """A SciPy sparse matrix or array, known by what it offers: SciPy itself is not needed here."""
     if ndim != 2:
-        _checks.fail(ValueError, "scores", "a matrix beside a sparse target", f"{ndim} axes")
+        checks.fail(ValueError, "scores", "a matrix beside a sparse target", f"{ndim} axes")
     if target.shape != shape:
-        _checks.fail(ValueError, "the shape of target", f"{shape} for a sparse matrix", target.shape)
+        checks.fail(ValueError, "the shape of target", f"{shape} for a sparse matrix", target.shape)
     csr = target.tocsr()
     if not csr.has_canonical_format:
         csr = csr.copy()
@@ -114,15 +112,15 @@ def _shares(
     rows = np.repeat(np.arange(len(size)), size)
     wrong = ~(data > 0)  # NaN too
     if wrong.any():
-        _checks.fail(ValueError, "target", "0 or 1, or shares that are not negative", _at(data, rows, wrong))
+        checks.fail(ValueError, "target", "0 or 1, or shares that are not negative", _at(data, rows, wrong))
     empty = size == 0
     if empty.any() and not ignore_empty:
         condition = "a row with at least one label (ignore_empty=True leaves rows without labels out)"
-        _checks.fail(ValueError, f"target row {np.argmax(empty)}", condition, "none")
+        checks.fail(ValueError, f"target row {np.argmax(empty)}", condition, "none")
     counted = ~empty if empty.any() else None
     share = 1.0 / np.maximum(size, 1)
     if (data == 1).all():
-        return Target(indptr, indices, share[rows], True, counted)
+        return Target(indptr, indices, share[rows], counted)
     eta = data.astype(np.float64)
     if eps is None:
         eps = float(np.finfo(data.dtype).eps) if data.dtype.kind == "f" else 0.0
@@ -131,11 +129,11 @@ def _shares(
     wrong = ~(abs(total - 1) <= slack) & ~empty
     if wrong.any():
         got = f"row {np.argmax(wrong)} with the sum {total[wrong][0]:g}"
-        _checks.fail(ValueError, "target", "0 or 1 in every entry, or rows that sum to 1", got)
+        checks.fail(ValueError, "target", "0 or 1 in every entry, or rows that sum to 1", got)
     uniform = bool((abs(eta - share[rows]) <= slack * share[rows]).all())
     if even and not uniform:
-        _checks.uneven_target(even, _at(data, rows, abs(eta - share[rows]) > slack * share[rows]))
-    return Target(indptr, indices, share[rows] if uniform else eta / total[rows], uniform, counted)
+        checks.uneven_target(even, _at(data, rows, abs(eta - share[rows]) > slack * share[rows]))
+    return Target(indptr, indices, share[rows] if uniform else eta / total[rows], counted)
 
 
 def _at(data: np.ndarray, rows: np.ndarray, wrong: np.ndarray) -> str:

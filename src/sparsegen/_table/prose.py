@@ -1,0 +1,131 @@
+"""What the functions of the front ends say of themselves, made from the tables: numpydoc, with an example that runs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from sparsegen._table.controls import CONTROLS, LOSS_CONDITIONS
+from sparsegen._table.losses import EXAMPLE, Loss
+from sparsegen._table.maps import Map
+
+WIDTH = 110
+
+
+class Front(NamedTuple):
+    """How a front end speaks: its import, its short name, its arrays and its word for an axis."""
+
+    imports: str
+    alias: str
+    array: str
+    made: str  # how an example makes an array of the list {}
+    axis: str
+    outside: str  # what becomes of rows on which a map is not defined
+    grads: bool = False  # do losses return gradients on request?
+
+
+NUMPY = Front("import sparsegen as sg", "sg", "array", "{}", "axis", "A row outside the domain is a ValueError.", True)
+TORCH = Front(
+    "import torch, sparsegen.torch as sgt", "sgt", "Tensor", "torch.tensor({})", "dim",
+    "A row outside the domain is NaN: looking at it would make torch wait for the device.",
+)  # fmt: skip
+
+
+def _filled(text: str, indent: str = "") -> str:
+    return textwrap.fill(text, WIDTH, initial_indent=indent, subsequent_indent=indent)
+
+
+def _parameter(name: str, kind: str, text: str) -> str:
+    return f"{name} : {kind}\n{_filled(text, '    ')}"
+
+
+def _section(title: str, parts: Iterable[str]) -> str:
+    return f"{title}\n{'-' * len(title)}\n" + "\n".join(parts)
+
+
+def _display(tex: str) -> list[str]:
+    return [f".. math:: {tex}"] if tex else []
+
+
+def _controls(m: Map, front: Front) -> Iterable[str]:
+    for name in m.controls:
+        control = CONTROLS[name]
+        kind = f"number or {front.array}, {control.condition.removeprefix('a ').replace('number', '').strip()}"
+        kind += ", optional" if control.default is not None else ""
+        yield _parameter(name, kind, control.text + " One for all rows, or one that broadcasts to the scores without "
+                         "the class axis: per row, per head.")  # fmt: skip
+
+
+def map_doc(m: Map, front: Front) -> str:
+    """Return the docstring of a map's function."""
+    axis = _parameter(f"{front.axis}", "int", "The axis of the classes.")
+    mask = _parameter(
+        "mask", f"boolean {front.array}, optional",
+        "Broadcasts to the scores; True where an entry may be chosen. A score of -inf says the same as False. Such "
+        "entries get exactly 0 and do not count for the row's size, sum or mean; a row with nothing to choose is all "
+        "zeros.",
+    )  # fmt: skip
+    scores = "Mapped along one axis. A row with NaN or +inf is all NaN." + (f" {front.outside}" if m.domain else "")
+    info = _parameter("return_info", "bool", "Also return support size and threshold of each row.")
+    kept = "of the scores' shape and dtype, not negative, each row with a sum of 1"
+    parts = [
+        m.summary, *_display(m.display), *([_filled(m.notes)] if m.notes else []),
+        _section("Parameters", [_parameter("scores", front.array, scores), *_controls(m, front), axis, mask, info]),
+        _section("Returns", [_parameter("p", front.array, f"Probabilities: {kept}."),
+                             _parameter("info", "Info", "Only with ``return_info=True``.")]),
+        _section("Examples", _map_example(m, front)),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _map_example(m: Map, front: Front) -> list[str]:
+    given = "".join(f", {name}={value}" for name, value in m.example.controls.items())
+    scores = front.made.format(list(m.example.scores))
+    return [
+        f">>> {front.imports}", f">>> {front.alias}.{m.name}({scores}{given}).tolist()", str(list(m.example.result)),
+    ]  # fmt: skip
+
+
+def loss_doc(loss: Loss, front: Front) -> str:
+    """Return the docstring of a loss's function."""
+    shares = " Other shares of the labels are refused." if loss.even else " Or any distribution: rows that sum to 1."
+    parameters = [
+        _parameter("scores", f"{front.array} (..., K)", "Scores z, one row per example; classes on the last axis."),
+        _parameter("target", f"{front.array} or sparse matrix",
+                   "Multi-hot (..., K) with 0 and 1: the labels of a row share equally. Or class indices (...)."
+                   + shares),
+        *_loss_control(loss, front),
+        _parameter("mask", f"boolean {front.array}, optional",
+                   "Broadcasts to the scores; True where an entry may be chosen. One that is hidden, or has the score "
+                   "-inf, takes no part; a label there is an error."),
+        _parameter("weight", f"{front.array}, optional",
+                   "Broadcasts to the rows; not negative. Each row's loss is multiplied by it, and the mean divided by "
+                   "the sum of weights."),
+        _parameter("reduction", '"mean", "sum" or "none"', '"none" gives one loss per row. The mean of no rows is 0.'),
+        _parameter("ignore_index", "int", "Rows with this class index take no part."),
+        _parameter("ignore_empty", "bool", "Leave out rows without a label, which are an error otherwise."),
+    ]  # fmt: skip
+    returns = [_parameter("loss", front.array, 'One number, or one per row for the reduction "none".')]
+    if front.grads:
+        parameters.append(_parameter("return_grad", "bool", 'Also return the gradients; with "none" those of the sum.'))
+        returns.append(_parameter("grad", "Gradients", "Only with ``return_grad=True``."))
+    parts = [
+        loss.summary, *_display(loss.display), *([_filled(loss.notes)] if loss.notes else []),
+        _section("Parameters", parameters), _section("Returns", returns),
+        _section("Examples", _loss_example(loss, front)),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _loss_control(loss: Loss, front: Front) -> Iterable[str]:
+    if loss.control:
+        kind = LOSS_CONDITIONS[loss.control][0].removeprefix("a ")
+        text = f"The control of the map it trains, {loss.mapping}; {loss.default:g} if left out."
+        yield _parameter(loss.control, f"{kind} or {front.array}, optional", text)
+
+
+def _loss_example(loss: Loss, front: Front) -> list[str]:
+    scores, target = (front.made.format(list(values)) for values in EXAMPLE)
+    call = f"{front.alias}.{loss.name}_loss({scores}, {target})"
+    return [f">>> {front.imports}", f">>> round(float({call}), 4)", str(loss.example)]

@@ -1,0 +1,193 @@
+"""`project` for torch: registered operators and their derivatives. :mod:`_route` says which way a call takes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen._table.maps import Map
+from sparsegen._table.radius import of_mean, slopes_of_mean
+from sparsegen.torch import _cpu, _plain
+from sparsegen.torch._route import PLAIN_TYPES, eager, engine, once, traced, transformed
+
+
+@torch.library.custom_op("sparsegen::project", mutates_args=())
+def project_op(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    return engine(x).project(x, radius, dim, mask)
+
+
+@project_op.register_fake
+def _(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("sparsegen::project_vjp", mutates_args=())
+def project_vjp_op(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return engine(p).project_vjp(p, v, radius, dim, True)
+
+
+@project_vjp_op.register_fake
+def _(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    grad = torch.empty_like(p, memory_format=torch.contiguous_format)
+    return grad, p.new_empty(_cpu.lead_shape(p, dim), dtype=_plain.wide(p))
+
+
+def _fit(along: Tensor, radius: Tensor) -> Tensor:
+    return along.sum_to_size(radius.shape).to(radius.dtype)
+
+
+def _project_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
+    _, radius, ctx.dim, _ = inputs
+    ctx.save_for_backward(output, radius)
+
+
+def _project_backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
+    p, radius = ctx.saved_tensors
+    grad, along = project_vjp_op(p, v, radius, ctx.dim)
+    return grad, _fit(along, radius) if ctx.needs_input_grad[1] else None, None, None
+
+
+project_op.register_autograd(_project_backward, setup_context=_project_setup)
+
+
+def _vjp_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+    p, v, radius, ctx.dim = inputs
+    ctx.save_for_backward(p, v, radius)
+
+
+def _vjp_backward(ctx: Any, grad_grad: Tensor, grad_along: Tensor) -> tuple[Any, ...]:
+    # With w = P v:  grad = w/r, along = -(w.p)/r;  P is symmetric, and constant where p > 0 stays as it is.
+    p, v, radius = ctx.saved_tensors
+    dim = ctx.dim
+    grad, along = _plain.vjp(p, v, radius, dim)
+    r, moves = _plain.moving(radius, p, dim)
+    c = torch.where(moves, grad_along.to(p.dtype).unsqueeze(dim) / r, 0.0)
+    to_v, _ = _plain.vjp(p, grad_grad - c * r * p, radius, dim)
+    to_r = -((grad_grad * grad).sum(dim) + (c * r).squeeze(dim) * along) / r.squeeze(dim)
+    to_r = torch.where(moves.squeeze(dim), to_r, 0.0)
+    return -c * r * grad, to_v, _fit(to_r, radius), None
+
+
+project_vjp_op.register_autograd(_vjp_backward, setup_context=_vjp_setup)
+
+
+def batched(size: int, ndim: int, t: Tensor | None, at: int | None) -> Tensor | None:
+    """`t` with the batch axis first, and ones between it and the rest so that it broadcasts to 1 + ndim axes."""
+    if t is None or at is None:
+        return t
+    t = t.movedim(at, 0)
+    return t.reshape(size, *(1,) * (ndim - t.dim() + 1), *t.shape[1:])
+
+
+def whole(size: int, t: Tensor, at: int | None) -> Tensor:
+    return t.movedim(at, 0) if at is not None else t.expand(size, *t.shape)
+
+
+@project_op.register_vmap
+def _(info: Any, in_dims: Any, x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, int]:
+    n = info.batch_size
+    x = whole(n, x, in_dims[0])
+    ndim = x.dim() - 1
+    radius_ = batched(n, ndim - 1, radius, in_dims[1])
+    return project_op(x, radius_, dim, batched(n, ndim, mask, in_dims[3])), 0
+
+
+@project_vjp_op.register_vmap
+def _(info: Any, in_dims: Any, p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Any, Any]:
+    n = info.batch_size
+    p, v = whole(n, p, in_dims[0]), whole(n, v, in_dims[1])
+    return project_vjp_op(p, v, batched(n, p.dim() - 2, radius, in_dims[2]), dim), (0, 0)
+
+
+class _Project(torch.autograd.Function):
+    """The eager way with gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
+        if type(radius) is not float:
+            p = _cpu.project(x, radius, dim, mask)
+            ctx.given = dim, None
+            ctx.save_for_backward(p, radius)
+            return p
+        ctx.given = dim, radius
+        if _cpu.keeps_words(x, dim, mask):
+            p, words = _cpu.project_words(x, radius)
+            ctx.save_for_backward(*((p,) if words is None else (p, words)))
+            return p
+        p = _cpu.project(x, radius, dim, mask)
+        ctx.save_for_backward(p)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
+        (p, *rest), (dim, number) = ctx.saved_tensors, ctx.given
+        if number is not None and dim == -1 and once(v):
+            return _cpu.project_vjp_rows(p, v, number, rest[0] if rest else None), None, None, None
+        radius = rest[0] if number is None else torch.tensor(number, dtype=torch.float64)
+        want = ctx.needs_input_grad[1]
+        grad, per_row = _cpu.project_vjp(p, v, radius, dim, want) if once(v) else _plain.vjp(p, v, radius, dim)
+        return grad, _fit(per_row, radius) if want and per_row is not None else None, None, None
+
+
+class _ProjectMean(torch.autograd.Function):
+    """The eager way with gradients for a radius (h + q)/(1/n + q) of the row's mean: h is the mean, or its size."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, q: Tensor | float, m: Map, dim: int, mask: Tensor | None) -> Tensor:
+        p, found = _cpu.project_mean(x, q, m.radius.number, dim, mask, keep=True)
+        ctx.map, ctx.dim, ctx.mask, ctx.q = m, dim, mask, None if isinstance(q, Tensor) else q
+        ctx.save_for_backward(x, p, *found, *([q] if isinstance(q, Tensor) else []))
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
+        x, p, radius, mean, n, *given = ctx.saved_tensors
+        q = given[0] if given else ctx.q
+        if not once(v):
+            return *_again(ctx, x, q, p, v), None, None, None
+        grad, along = _cpu.project_vjp(p, v, radius, ctx.dim, want_radius=True)
+        assert along is not None  # asked for
+        each, bend = slopes_of_mean(torch, ctx.map.radius, mean, n, q)
+        share = (along * each).to(x.dtype).unsqueeze(ctx.dim)
+        if bool((n == x.shape[ctx.dim]).all()):
+            grad += share
+        else:
+            grad += torch.where(_plain.hide(x, ctx.mask) == -torch.inf, 0.0, share)
+        return grad, _fit(along * bend, q) if ctx.needs_input_grad[1] else None, None, None, None
+
+
+def _again(ctx: Any, x: Tensor, q: Tensor | float, p: Tensor, v: Tensor) -> tuple[Tensor | None, ...]:
+    """Gradients in x and q of a mean-radius map by plain torch, differentiable again."""
+    want = ctx.needs_input_grad[:2]
+    with torch.enable_grad():
+        radius = of_mean(torch, ctx.map.radius, *_plain.row_means(x, ctx.dim, ctx.mask), q)
+        again = _plain.with_derivatives(x, radius, ctx.dim, p.detach())
+        asked = [t for t, wanted in zip((x, q), want) if wanted and isinstance(t, Tensor)]
+        found = iter(torch.autograd.grad(again, asked, v, create_graph=torch.is_grad_enabled(), allow_unused=True))
+    return tuple(next(found) if wanted else None for wanted in want)
+
+
+def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
+    """Project rows along `dim` (negative), differentiable in `x` and `radius`."""
+    if eager(x, radius, mask):
+        if (x.requires_grad or (isinstance(radius, Tensor) and radius.requires_grad)) and torch.is_grad_enabled():
+            return _Project.apply(x, radius, dim, mask)
+        return _cpu.project(x, radius, dim, mask)
+    if not isinstance(radius, Tensor):
+        radius = torch.full((), radius, dtype=_plain.wide(x), device=x.device)
+    if (traced() or type(x) not in PLAIN_TYPES) and not transformed():
+        return project_op(x, radius, dim, mask)
+    values = project_op(x.detach(), radius.detach(), dim, mask)
+    return _plain.with_derivatives(x, radius, dim, values)
+
+
+def project_mean(x: Tensor, q: Tensor | float, m: Map, dim: int, mask: Tensor | None) -> Tensor:
+    """Project onto the radius a map makes of each row's mean, differentiable in `x` and `q`."""
+    if not eager(x, q, mask):
+        radius = of_mean(torch, m.radius, *_plain.row_means(x, dim, mask), q)
+        return project(x, radius, dim, mask)
+    if torch.is_grad_enabled() and (x.requires_grad or (isinstance(q, Tensor) and q.requires_grad)):
+        return _ProjectMean.apply(x, q, m, dim, mask)
+    return _cpu.project_mean(x, q, m.radius.number, dim, mask, keep=False)[0]

@@ -1,0 +1,190 @@
+"""A map as a module, and how it keeps its control: no optimiser step can take a learnable one out of its range."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from sparsegen._table import checks
+from sparsegen._table.controls import CONTROLS, control_number
+from sparsegen._table.maps import Map
+from sparsegen.torch import _apply
+
+
+def _exp(theta: Tensor) -> Tensor:
+    """exp(theta), in float32 at least, where it and division by its square are finite.
+
+    The gradient passes as if theta were not moved.
+    """
+    theta = theta.float() if theta.dtype.itemsize == 2 else theta
+    reach = 0.45 * math.log(torch.finfo(theta.dtype).max)
+    return (theta + (theta.clamp(-reach, reach) - theta).detach()).exp()
+
+
+def as_kept(control: str, value: Any) -> Any:
+    """The positive form in which a control is kept and saved, from its value; or back."""
+    return CONTROLS[control].kept(value)
+
+
+def take_control(state: dict[str, Any], prefix: str) -> Tensor | None:
+    """Take the control out of a saved state, in its positive form, however the module that saved it kept it."""
+    control, theta = (state.pop(f"{prefix}{name}", None) for name in ("control", "theta"))
+    return control if theta is None else _exp(theta.detach())
+
+
+class Mapping(nn.Module):
+    """A map along `dim` with at most one control.
+
+    The control is kept in a positive form: as a buffer, or, if learnable, as exp(theta) of a parameter. Whatever an
+    optimiser does to theta, 1 - lam, q and the temperature stay positive and finite. Either form loads the other's
+    state. A buffer is not cast with the module: it keeps its float64, and its value through the meta device.
+    """
+
+    row: Map | None = None  # of the table; None for a transform of the caller's own
+    control: Tensor
+    control_name = ""
+    given: Tensor | None = None  # its positive form when the module was made
+
+    def __init__(self, dim: int) -> None:
+        super().__init__()
+        self.dim = dim
+        self.learnable = False
+
+    def _keep(self, control: str, given: Any, learnable: bool, shape: Sequence[int]) -> None:
+        """Check a control and store it, of the given shape."""
+        value = control_values(control, given)
+        if shape:
+            checks.broadcasts(control, value.shape, shape, "the shape asked for")
+            value = value.expand(tuple(shape))
+        positive = as_kept(control, value).clone()
+        if learnable and not bool(_is_inside(positive).all()):
+            limit = value[~_is_inside(positive)].flatten()[0].item()
+            checks.fail(ValueError, f"a learnable {control}", INSIDE, limit)
+        self.learnable, self.control_name, self.given = learnable, control, positive
+        device = given.device if isinstance(given, Tensor) else torch.get_default_device()
+        if learnable:
+            self.theta = nn.Parameter(positive.log().to(device, torch.get_default_dtype()))
+        else:
+            self.register_buffer("control", positive.to(device, _wide(device), copy=True))
+
+    def kept(self) -> Tensor:
+        return _exp(self.theta) if self.learnable else self.control
+
+    def value(self) -> Tensor:
+        """The control as it is now."""
+        return CONTROLS[self.control_name].value(self.kept())
+
+    def set_value(self, value: Any) -> None:
+        """Set the control, to one number for all or to numbers of its shape."""
+        positive = as_kept(self.control_name, control_values(self.control_name, value))
+        if self.learnable and not bool(_is_inside(positive).all()):
+            checks.fail(ValueError, f"a learnable {self.control_name}", INSIDE, value)
+        with torch.no_grad():
+            if self.learnable:
+                self.theta.copy_(positive.log().expand(self.theta.shape))
+            else:
+                self.control.copy_(positive.expand(self.control.shape))
+
+    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map the scores along the module's `dim`; True in the mask may be chosen."""
+        assert self.row is not None  # modules without a row have a forward of their own
+        if self.control_name == "lam":  # by radius: near 1, lam has no digits left for 1 - lam
+            return _apply.apply_radius(scores, self.kept(), self.row.transform, self.dim, mask)
+        controls = {self.control_name: self.kept()} if self.control_name else {}
+        return _apply.apply(self.row.name, scores, controls, self.dim, mask, False)
+
+    def kernel_control(self) -> Tensor | float:
+        """What a kernel for maps of linear scores is told: the radius, or the control its rule makes the radius of."""
+        assert self.row is not None  # asked of rows only
+        if self.control_name:
+            return self.kept()
+        fixed = self.row.radius.fixed
+        return self.row.fixed.get("q", 0.0) if fixed is None else fixed
+
+    def extra_repr(self) -> str:
+        """Show the arguments."""
+        return ", ".join([*self._options(), f"dim={self.dim}"])
+
+    def _options(self) -> list[str]:
+        if not self.control_name:
+            return []
+        return [self._describe(self.control_name, self.value().detach()), f"learnable={self.learnable}"]
+
+    def reset_parameters(self) -> None:
+        """Set the control to what the module was made with."""
+        if self.given is not None:
+            with torch.no_grad():
+                if self.learnable:
+                    self.theta.copy_(self.given.log())
+                else:
+                    self.control.copy_(self.given)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> Any:
+        """Move a fixed control with the module, but do not cast it."""
+        control = self._buffers.get("control")
+        if control is None:
+            return super()._apply(fn, recurse)
+        self._buffers["control"] = None
+        try:
+            super()._apply(fn, recurse)
+            control = self._moved(control, fn)
+        finally:
+            self._buffers["control"] = control
+        return self
+
+    def _moved(self, control: Tensor, fn: Any) -> Tensor:
+        there = fn(torch.empty(0, device=control.device)).device
+        source = self.given if control.is_meta and self.given is not None else control
+        moved = fn(control.to(_wide(there)))
+        # A cast loses digits and a stay on the meta device all of them: then from where they still are.
+        kept = moved.dtype == _wide(there) and (moved.is_meta or not control.is_meta)
+        return moved if kept else source.to(there, _wide(there), copy=True)
+
+    def _load_from_state_dict(
+        self, state_dict: dict[str, Any], prefix: str, metadata: Any, strict: bool, missing: list[str],
+        unexpected: list[str], errors: list[str],
+    ) -> None:  # fmt: skip
+        """Load a control in either form, one number also for all of a shape."""
+        positive = take_control(state_dict, prefix) if self.given is not None else None
+        if positive is not None and self.given is not None:
+            shaped = positive.expand(self.given.shape) if positive.dim() == 0 else positive
+            if self.learnable and not positive.is_meta and not bool(_is_inside(positive).all()):
+                value = as_kept(self.control_name, positive[~_is_inside(positive)].flatten()[0].item())
+                errors.append(f"sparsegen: a learnable {self.control_name} must be {INSIDE}, got {value}.")
+            state_dict[prefix + ("theta" if self.learnable else "control")] = shaped.log() if self.learnable else shaped
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+
+    def _describe(self, name: str, value: Tensor) -> str:
+        if value.is_meta:
+            return f"{name}=meta"
+        shown = f"{value.item():.4g}" if value.dim() == 0 else f"tensor{tuple(value.shape)}"
+        return f"{name}={shown}"
+
+
+INSIDE = "inside its range, not at a limit of it"
+
+
+def _is_inside(positive: Tensor) -> Tensor:
+    return (positive > 0) & (positive < math.inf)
+
+
+def _wide(device: torch.device) -> torch.dtype:
+    return torch.float32 if device.type == "mps" else torch.float64
+
+
+def control_values(control: str, given: Any) -> Tensor:
+    """A control given as a number, a list or a tensor, each number checked; on the CPU, wherever modules are made."""
+    if isinstance(given, Tensor):
+        if given.is_meta:
+            checks.fail(ValueError, control, "numbers, also on the meta device", "a meta tensor")
+        given = given.detach().cpu()
+    elif not isinstance(given, Sequence) or isinstance(given, str):
+        given = control_number(control, given)
+    value = torch.as_tensor(given, dtype=torch.float64, device="cpu")
+    for number in value.flatten().tolist():
+        control_number(control, number)
+    return value

@@ -1,0 +1,118 @@
+"""The engine of plain operations: any device, and the differentiable formula for every transform torch has.
+
+The recipe of the table on tensors, along any axis. Where no kernel can go (other devices, functorch levels,
+forward-mode duals, double backward) these functions give the same answers from torch's own operations.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen._table import plain
+from sparsegen._table.recipe import hide as hide_over
+
+
+def wide(x: Tensor) -> torch.dtype:
+    """float64 where the device has it, else float32."""
+    return torch.float32 if x.device.type == "mps" else torch.float64
+
+
+def hide(x: Tensor, mask: Tensor | None) -> Tensor:
+    """`x` with -inf where the mask is False."""
+    return hide_over(torch, x, mask)
+
+
+def surely(condition: Any) -> bool:
+    """Does a condition on sizes hold for certain? Of a size it does not know, a tracer would stop at the question."""
+    if isinstance(condition, bool) and not torch.compiler.is_compiling():
+        return condition
+    from torch.fx.experimental import symbolic_shapes
+
+    return getattr(symbolic_shapes, "guard_or_false", bool)(condition)  # torch 2.5 and 2.6 can only ask
+
+
+def untouched(value: Tensor, control: Any) -> Tensor:
+    """`value`, in which a control had no part: its gradient is 0 and not None, as for all inputs that torch uses."""
+    return value + control.flatten()[:0].sum().to(value.dtype) if isinstance(control, Tensor) else value
+
+
+def _widened(x: Tensor, dim: int) -> Tensor:
+    """In the widest type, classes last."""
+    return x.to(wide(x)).movedim(dim, -1)
+
+
+def project(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    """Project by sorting; no derivative. `radius` broadcasts to the rows."""
+    if not x.numel():
+        return torch.empty_like(x)
+    u = _widened(hide(x, mask), dim)
+    return plain.project(torch, u, radius.to(u.dtype)).movedim(-1, dim).to(x.dtype)
+
+
+def moving(radius: Tensor, like: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The radius beside the rows, 1 where the map is constant (0 or inf), and where it is not."""
+    r, moves = plain.moving(torch, radius.to(like.dtype), like.movedim(dim, -1))
+    return r.movedim(-1, dim), moves.movedim(-1, dim)
+
+
+def with_derivatives(x: Tensor, radius: Tensor, dim: int, values: Tensor) -> Tensor:
+    """Give `values`, the projection of `x`, their derivatives of every order in x and radius."""
+    if surely(x.shape[dim] == 0):
+        return values + untouched(x, radius)
+    w = _widened(x, dim)
+    chosen = values.movedim(dim, -1) > 0
+    top = torch.where(chosen, w.detach(), -torch.inf).amax(-1, keepdim=True)
+    r = radius.to(w.dtype)
+    formula = plain.formula(torch, w, r, chosen, top)
+    change = torch.where(plain.moving(torch, r, w)[1], formula - formula.detach(), 0.0)
+    # Where the formula is not finite (a NaN row) its difference is NaN, as the values are.
+    return values + change.movedim(-1, dim).to(values.dtype)
+
+
+def vjp(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Gradients of points and radius (one per row), differentiable again in p, v and radius."""
+    grad, along = plain.vjp(torch, p.movedim(dim, -1), v.movedim(dim, -1), radius.to(p.dtype))
+    return grad.movedim(-1, dim), along
+
+
+def project_vjp(p: Tensor, v: Tensor, radius: Tensor, dim: int, want_radius: bool) -> tuple[Tensor, Tensor]:
+    """The same as an engine gives it: contiguous, and wide for the radius."""
+    grad, along = vjp(p, v, radius, dim)
+    return grad.contiguous(), along.to(wide(p))
+
+
+def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and number of each row's entries that may be chosen, differentiable."""
+    hidden = (hide(x, mask) == -torch.inf).movedim(dim, -1)
+    return plain.means(torch, _widened(x, dim), hidden)
+
+
+def hinge_labels(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
+    """F(z, radius) of the hinge losses, its slope in the radius and its gradient in z, by sorting; no derivative."""
+    hidden = hide(z, mask) == -torch.inf
+    broken = (labels & hidden).any(-1) | ((torch.isnan(z) | (z == torch.inf)) & ~hidden).any(-1)
+    broken = broken | ~torch.isfinite(radius.expand(broken.shape))
+    x = torch.where(hidden, 0.0, z).to(wide(z))
+    base = torch.where(labels, x, torch.inf).amin(-1, keepdim=True)
+    x = x - torch.where(torch.isfinite(base), base, 0.0)
+    size = labels.sum(-1, keepdim=True)
+    margin = radius.to(x.dtype).expand(broken.shape).unsqueeze(-1) / size.clamp(min=1)
+    u = torch.where(labels, x, torch.inf).sort(-1).values  # labels first
+    found = torch.arange(u.shape[-1], device=u.device) < size
+    total = torch.nn.functional.pad(torch.where(found, u, 0.0).cumsum(-1), (1, 0))
+    gap, rank = torch.where(found[..., 1:], u.diff(dim=-1), 0.0), torch.arange(1, u.shape[-1], device=u.device)
+    pairs = 2 * (rank * (size - rank) * gap).sum(-1)
+    rest = torch.where(labels | hidden, -torch.inf, x)
+    n = torch.searchsorted(u - margin, rest)
+    hinges = torch.where(n > 0, n * (rest + margin) - total.gather(-1, n), 0.0).sum(-1)
+    below, above = torch.searchsorted(u, x), size - torch.searchsorted(u, x, right=True)
+    active = x.shape[-1] - torch.searchsorted(rest.sort(-1).values, x - margin, right=True)
+    grad = torch.where(labels, 2 * (below - above) - active, n).to(x.dtype)
+    slope = torch.where(labels, active, 0).sum(-1).to(x.dtype) / size.squeeze(-1).clamp(min=1)
+    value = torch.where(broken, torch.nan, pairs + hinges)
+    narrow = torch.float64 if z.dtype == torch.float64 else torch.float32
+    grad = torch.where(broken.unsqueeze(-1), torch.nan, grad).to(narrow)
+    return value, torch.where(broken, torch.nan, slope), grad

@@ -1,0 +1,71 @@
+"""Which way a call takes: straight to a kernel, through a registered operator, or by plain operations.
+
+Plain CPU tensors in eager mode go straight to the kernel, with a small autograd Function if gradients are wanted.
+Tracers (compile, export, fake and meta tensors) see registered operators. Everything else (torch.func, forward mode,
+derivatives of derivatives) gets its values from the operator and its derivatives from plain operations. An operator
+asks for the engine of its device here. What torch says of its own state in private names is asked here and nowhere
+else.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.autograd.forward_ad as forward_ad
+from torch import Tensor
+from torch.compiler import is_compiling
+
+from sparsegen.torch import _cpu, _plain
+
+# Asked in every call, so kept where one look finds them.
+_dispatch_modes, _is_tracing = torch._C._len_torch_dispatch_stack, torch._C._is_tracing
+_in_functorch, _is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
+
+PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+
+# The kernels of other devices than the CPU; plain operations serve those that have none.
+ENGINES: dict[str, Any] = {}
+
+
+def engine(t: Tensor) -> Any:
+    """The engine for tensors on this device: project, project_vjp and hinge_labels."""
+    return _cpu if t.is_cpu else ENGINES.get(t.device.type, _plain)
+
+
+def traced() -> bool:
+    """Is this call being recorded, so that it must show as registered operators?"""
+    return is_compiling() or _dispatch_modes() > 0 or _is_tracing()
+
+
+def transformed() -> bool:
+    """Is a transform of torch.func or forward-mode differentiation under way?"""
+    return _in_functorch() or forward_ad._current_level >= 0
+
+
+def _readable(t: Any) -> bool:
+    return t is None or type(t) is float or (type(t) in PLAIN_TYPES and t.is_cpu)
+
+
+def all_plain(*given: Any) -> bool:
+    """May the CPU's kernel read every tensor among `given`, here and now?"""
+    readable = all(_readable(t) for t in given if isinstance(t, Tensor))
+    return readable and not traced() and not transformed()
+
+
+def once(*upstream: Tensor) -> bool:
+    """Are gradients wanted as plain numbers? Not with create_graph=True, which differentiates again, nor under vmap."""
+    if torch.is_grad_enabled() or _dispatch_modes() or _is_tracing() or _in_functorch():
+        return False
+    plain = all(type(v) is Tensor and v.is_cpu and not _is_batched(v) for v in upstream)
+    return plain and forward_ad._current_level < 0
+
+
+def eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:
+    """all_plain() of what a projection takes, with fewer calls: the usual one has a number and no mask."""
+    if type(x) not in PLAIN_TYPES or not x.is_cpu:
+        return False
+    plain = (type(radius) is float or _readable(radius)) and (mask is None or _readable(mask))
+    if not plain or is_compiling() or _dispatch_modes() or _is_tracing() or _in_functorch():
+        return False
+    return forward_ad._current_level < 0
