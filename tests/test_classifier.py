@@ -292,3 +292,110 @@ def test_score_and_search_take_label_sets():
 def test_the_control_of_another_map_is_refused(options, text):
     with pytest.raises(ValueError, match=text):
         SparseMultilabelClassifier(**options).fit([[0.0], [1.0]], [("a",), ("b",)])
+
+
+def test_a_fit_that_cannot_tell_rows_apart_says_so(data):
+    X, Y = make_multilabel_classification(
+        2000, 20, n_classes=8, n_labels=5, allow_unlabeled=False, random_state=0
+    )  # so many labels a row that no weights at all cost least
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    text = r"predicts the same labels for all 2000 rows, .* \(all weights are 0\)\. Try .*'huber'.*'softmax'.*alpha"
+    with pytest.warns(UserWarning, match=text):
+        model = SparseMultilabelClassifier().fit(X, Y)
+    assert len(np.unique(model.predict(X), axis=0)) == 1
+    with pytest.warns(UserWarning, match=r"predicts the same label for all 4 rows"):
+        SparseMultilabelClassifier("softmax").fit(np.zeros((4, 2)), ["a", "b", "a", "b"])
+    with pytest.warns(UserWarning, match=r"predicts the same labels for all 2000 rows"):
+        SparseMultilabelClassifier(threshold=0.5).fit(X, Y)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SparseMultilabelClassifier("sparsemax", "huber").fit(X[:200], Y[:200])
+        SparseMultilabelClassifier("softmax", threshold=0.9).fit(*data)  # no label anywhere, as was asked for
+        SparseMultilabelClassifier().fit(X[:5], np.tile(Y[:1], (5, 1)))  # labels that do not differ
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids)
+def test_a_threshold_is_kept_by_every_map(model, data):
+    X, Y = data
+    for threshold in (0.0, 0.3, 0.6):
+        fitted = clone(model).set_params(threshold=threshold).fit(X, Y)
+        assert fitted.threshold_ == threshold
+        P = fitted.predict_proba(X)
+        clear = abs(P - threshold) > 1e-9  # the two sides may round differently next to it
+        np.testing.assert_array_equal(fitted.predict(X)[clear], (threshold < P)[clear])
+        np.testing.assert_array_equal((fitted.decision_function(X) > 0)[clear], (threshold < P)[clear])
+    streamed = clone(model).set_params(threshold=0.3).partial_fit(X, Y)
+    assert streamed.threshold_ == 0.3
+
+
+def test_auto_is_no_threshold_for_maps_with_zeros(data):
+    X, Y = data
+    for model in MODELS:
+        if model.mapping != "softmax":
+            assert clone(model).fit(X, Y).threshold_ == 0.0
+
+
+class Series:
+    """As much of a pandas Series as label sets need."""
+
+    ndim, dtype = 1, np.dtype(object)
+
+    def __init__(self, rows):
+        self.rows = rows
+
+    def __len__(self):
+        return len(self.rows)
+
+    def __iter__(self):
+        return iter(self.rows)
+
+
+def _object_array(rows):
+    array = np.empty(len(rows), object)
+    array[:] = rows
+    return array
+
+
+@pytest.mark.parametrize("kind", ["stand-in", "array", "pandas"])
+def test_label_sets_in_a_series_are_label_sets(kind, data):
+    make = {"stand-in": Series, "array": _object_array}.get(kind) or pytest.importorskip("pandas").Series
+    X, Y = data[0][:60], data[1][:60]
+    for rows in ([["abcde"[i] for i in np.flatnonzero(row)] for row in Y], [set(np.flatnonzero(row)) for row in Y]):
+        series = make(rows)
+        model, listed = SparseMultilabelClassifier().fit(X, series), SparseMultilabelClassifier().fit(X, rows)
+        assert list(model.classes_) == list(listed.classes_)
+        assert model.predict(X) == listed.predict(X)
+        assert model.score(X, series) == listed.score(X, rows)
+    indicator = SparseMultilabelClassifier().fit(X, make([list(map(int, row)) for row in Y]))
+    np.testing.assert_array_equal(indicator.predict(X), SparseMultilabelClassifier().fit(X, Y).predict(X))
+    names = make(["ash" if row[0] else "elm" for row in Y]) if kind == "pandas" else ["ash", "elm"] * 30
+    assert list(SparseMultilabelClassifier().fit(X, names).classes_) == ["ash", "elm"]
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids)
+def test_the_logarithm_of_a_zero_is_minus_infinity_without_a_warning(model, data):
+    fitted = clone(model).fit(*data)
+    P = fitted.predict_proba(data[0])
+    with np.errstate(divide="ignore"):
+        np.testing.assert_array_equal(fitted.predict_log_proba(data[0]), np.log(P))
+
+
+@pytest.mark.parametrize("model", MODELS, ids=ids)
+def test_two_classes_have_one_row_of_coefficients(model, data):
+    X, y = data[0], np.where(data[0][:, 0] > 0.1, "yes", "no")
+    fitted = clone(model).set_params(warm_start=True).fit(X, y)
+    assert fitted.coef_.shape == (1, 8)
+    assert fitted.intercept_.shape == (1,)
+    decision = X @ fitted.coef_[0] + fitted.intercept_[0]
+    np.testing.assert_allclose(fitted.decision_function(X), decision, atol=1e-12)
+    np.testing.assert_array_equal(fitted.predict(X), np.where(decision > 0, "yes", "no"))
+    before = fitted.objective_
+    assert fitted.fit(X, y).objective_ == pytest.approx(before, rel=1e-3)
+    if model.mapping == "softmax" or model.loss == "huber":  # the hinge starts its smoothing anew
+        assert fitted.n_iter_ <= 3  # it went on from where it was
+    assert fitted.partial_fit(X, y).coef_.shape == (1, 8)
+    stream = clone(model).partial_fit(X, y, classes=["no", "yes"])
+    assert stream.coef_.shape == (1, 8)
+    three = np.array(["low", "mid", "high"])[np.digitize(X[:, 0], [-0.5, 0.5])]
+    assert clone(model).fit(X, three).coef_.shape == (3, 8)
+    assert clone(model).fit(X, np.column_stack([y == "no", y == "yes"]).astype(int)).coef_.shape == (2, 8)

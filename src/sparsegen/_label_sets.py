@@ -34,6 +34,13 @@ def _are_sets(y: Any) -> bool:
     return not (same and all(entry in (0, 1) for row in y for entry in row))
 
 
+def _listed(y: Any) -> Any:
+    """A column whose entries are rows of labels, as a pandas Series or an array of objects has them, as a list."""
+    if getattr(y, "ndim", None) != 1 or len(y) == 0:
+        return y
+    return list(y) if isinstance(next(iter(y)), (set, frozenset, tuple, list)) else y
+
+
 def _read_sets(y: Any, classes: np.ndarray | None) -> Labels:
     binarizer = MultiLabelBinarizer(classes=None if classes is None else list(classes), sparse_output=True)
     binarizer.fit(y)
@@ -88,6 +95,7 @@ def read_labels(y: Any, classes: np.ndarray | None = None) -> Labels:
     """
     if y is None:
         raise ValueError("This estimator requires y to be passed, but the target y is None.")
+    y = _listed(y)
     if _are_sets(y):
         return _read_sets(y, classes)
     if not sp.issparse(y):

@@ -41,6 +41,10 @@ BATCH = 64  # rows of one step of partial_fit
 RATE = 0.5  # of its steps
 
 
+class ConstantFitWarning(UserWarning):
+    """A fitted model has one answer for all rows it was fitted to, though their labels differ."""
+
+
 def best_threshold(Y: Any, P: Any) -> float:
     """Return the p0 for which the labels ``P > p0`` have the best micro F1, over all thresholds there are.
 
@@ -109,8 +113,9 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
     fit_intercept : bool
         Add a constant feature.
     threshold : "auto" or float
-        For softmax: predict labels with a probability above it. "auto" holds a part of the rows out, takes the
-        threshold with the best micro F1 there, and then fits to all rows.
+        Predict labels with a probability above it. "auto" is 0 for the sparse maps, whose zeros say which labels are
+        out; for softmax it holds a part of the rows out, takes the threshold with the best micro F1 there, and then
+        fits to all rows. With one class label a row there is none: the most probable class is predicted.
     validation_fraction : float
         Size of that part.
     empty : {"ignore", "raise"}
@@ -128,7 +133,9 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
     Attributes
     ----------
     coef_ : array (K, d)
+        With two class labels (1, d): what one class has above the other, as everywhere in scikit-learn.
     intercept_ : array (K,)
+        With two class labels (1,).
     classes_ : array (K,)
         Labels of the columns; for an indicator, their numbers.
     gap_ : float
@@ -136,7 +143,7 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
     objective_, dual_objective_ : float
         Value of the problem and the lower bound on its minimum.
     threshold_ : float
-        Threshold above which a label is predicted; 0 for the sparse maps.
+        Threshold above which a label is predicted.
     n_iter_ : int
     n_features_in_, feature_names_in_
         As everywhere in scikit-learn.
@@ -239,21 +246,21 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
 
     def _start(self, shape: tuple[int, int]) -> np.ndarray | None:
         """The last fit's weights, if they are wanted and fit."""
-        if not self.warm_start or not hasattr(self, "coef_"):
+        if not self.warm_start or not hasattr(self, "_W"):
             return None
-        W = self.coef_.T if not self.fit_intercept else np.vstack([self.coef_.T, self.intercept_])
-        return np.array(W) if W.shape == shape else None
+        W = self._W if self.fit_intercept else self._W[:-1]
+        return W.copy() if W.shape == shape else None
 
     def _solve(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> _solver.Solution:
         problem = self._problem(*_merged(X, Y, weight))
         return _solver.solve(problem, self._start(problem.shape), float(self.tol), int(self.max_iter))
 
     def _tune(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> float:
-        """The softmax's threshold with the best micro F1 on rows that are held out."""
-        if self.mapping != "softmax":
-            return 0.0
+        """The threshold that was given, or the softmax's with the best micro F1 on rows that are held out."""
         if self.threshold != "auto":
             return float(self.threshold)
+        if self.mapping != "softmax":
+            return 0.0
         seen = np.flatnonzero((np.diff(Y.indptr) > 0) & (weight > 0))
         if len(seen) < 2:
             return 0.5
@@ -303,8 +310,8 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
             self.__dict__.clear()
             self.__dict__.update(before)
             raise
-        self._keep(found.weights, X.shape[1])
         self.classes_, self._form, self.threshold_ = labels.classes, labels.form, threshold
+        self._keep(found.weights)
         self.gap_, self.objective_, self.dual_objective_ = found.gap, found.primal, found.dual
         self.n_iter_ = found.n_iter
         self.__dict__.pop("_stream", None)
@@ -316,11 +323,37 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
                 ConvergenceWarning,
                 stacklevel=2,
             )
+        self._warn_if_constant(X, labels.Y, weight)
         return self
 
-    def _keep(self, W: np.ndarray, d: int) -> None:
-        self.coef_ = np.ascontiguousarray(W[:d].T)
-        self.intercept_ = W[d].copy() if self.fit_intercept else np.zeros(W.shape[1])
+    def _warn_if_constant(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> None:
+        """Say so if the model has one answer for all rows, whose labels differ: the optimum can be without weights."""
+        seen = np.flatnonzero((np.diff(Y.indptr) > 0) & (weight > 0))
+        first = _row_bytes(Y, int(seen[0]))
+        if all(_row_bytes(Y, i) == first for i in seen.tolist()):
+            return
+        z = self._linear(X)[seen]
+        # A threshold that was given is the caller's: then the model itself, its probabilities, must be the same.
+        answers = self._decide(z) if self.threshold == "auto" else self._map(z).round(9)
+        if (answers == answers[:1]).all():
+            what = "label" if self._form == "classes" else "labels"
+            why = "" if self._W.any() else " (all weights are 0)"
+            warnings.warn(
+                f"the fit predicts the same {what} for all {len(seen)} rows, whose labels differ{why}. Try "
+                "loss='huber' with mapping='sparsemax', mapping='softmax', or a smaller alpha, and standardise the "
+                "features.",
+                ConstantFitWarning,
+                stacklevel=3,
+            )
+
+    def _keep(self, W: np.ndarray) -> None:
+        """Keep the weights (d + 1, K), and show them as scikit-learn does."""
+        self._W = W.copy() if self.fit_intercept else np.vstack([W, np.zeros(W.shape[1])])
+        shown = self._W[:, 1:] - self._W[:, :1] if self._is_binary() else self._W
+        self.coef_, self.intercept_ = np.ascontiguousarray(shown[:-1].T), shown[-1].copy()
+
+    def _is_binary(self) -> bool:
+        return self._form == "classes" and len(self.classes_) == 2
 
     @_fit_context(prefer_skip_nested_validation=True)
     def partial_fit(self, X: Any, y: Any, classes: Any = None, sample_weight: Any = None) -> SparseMultilabelClassifier:
@@ -335,7 +368,7 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
         """
         before = dict(self.__dict__)
         try:
-            first = not hasattr(self, "coef_")
+            first = not hasattr(self, "_W")
             known = (None if classes is None else np.asarray(classes)) if first else self.classes_
             if not first and classes is not None and not np.array_equal(classes, self.classes_):
                 fail(ValueError, "classes", f"those of the first call, {list(self.classes_)}", list(classes))
@@ -353,11 +386,10 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
         d, K = X.shape[1], labels.Y.shape[1]
         if not hasattr(self, "_stream"):
             W = np.zeros((d + bool(self.fit_intercept), K))
-            if hasattr(self, "coef_"):
-                W[:d] = self.coef_.T
-                W[d:] = self.intercept_
+            if hasattr(self, "_W"):
+                W = self._W[: len(W)].copy()
             self._stream = {"W": W, "mean": W.copy(), "square": np.full_like(W, 1e-8), "t": 0}
-            self.threshold_ = 0.0 if self.mapping != "softmax" or self.threshold == "auto" else float(self.threshold)
+            self.threshold_ = 0.0 if self.threshold == "auto" else float(self.threshold)
         state: dict[str, Any] = {key: np.array(value) for key, value in self._stream.items()}
         rows = np.flatnonzero((np.diff(labels.Y.indptr) > 0) & (weight > 0))
         order = check_random_state(self.random_state).permutation(rows)
@@ -372,8 +404,8 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
             # Later steps count more, so that the average forgets a bad start.
             state["mean"] = state["mean"] + 2 * (state["W"] - state["mean"]) / (state["t"] + 1)
         self._stream = state
-        self._keep(state["mean"], d)
         self.classes_, self._form = labels.classes, labels.form
+        self._keep(state["mean"])
         self.n_iter_ = int(state["t"])
         for name in ("gap_", "objective_", "dual_objective_"):
             self.__dict__.pop(name, None)
@@ -388,8 +420,10 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False)
-        return np.asarray(X @ self.coef_.T) + self.intercept_
+        return self._linear(validate_data(self, X, accept_sparse="csr", dtype=np.float64, reset=False))
+
+    def _linear(self, X: Any) -> np.ndarray:
+        return np.ascontiguousarray(X @ self._W[:-1] + self._W[-1])
 
     def decision_function(self, X: Any) -> np.ndarray:
         """Return the scores (n, K) above the threshold of their row: labels are predicted where it is positive.
@@ -398,21 +432,34 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
         """
         z = self._scores(X)
         if self._form == "classes":
-            return z[:, 1] - z[:, 0] if len(self.classes_) == 2 else z
+            return z[:, 1] - z[:, 0] if self._is_binary() else z
         if self.mapping == "softmax":
             with np.errstate(divide="ignore"):
                 return z - (logsumexp(z, axis=1, keepdims=True) + np.log(self.threshold_))
-        return z - self._map(z, return_info=True)[1].threshold[:, None]
+        above = z - self._map(z, return_info=True)[1].threshold[:, None]
+        radius = np.maximum(above, 0.0).sum(axis=1, keepdims=True)  # p = above / radius where it is positive
+        return above - self.threshold_ * radius
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Return the map of the scores (n, K): rows sum to 1, with exact zeros but for softmax."""
         return self._map(self._scores(X))
 
+    def predict_log_proba(self, X: Any) -> np.ndarray:
+        """Return the logarithm of :meth:`predict_proba`: -inf where that is 0."""
+        with np.errstate(divide="ignore"):
+            return np.log(self.predict_proba(X))
+
+    def _decide(self, z: np.ndarray) -> np.ndarray:
+        """The answer to each row of scores: its class, or its labels as 0 and 1."""
+        if self._form == "classes":
+            return np.argmax(z, axis=1)
+        return (self._map(z) > self.threshold_).astype(np.int64)
+
     def predict(self, X: Any) -> Any:
         """Return the label sets, in the form `y` had: the nonzero entries of the map, or those above the threshold."""
-        if self._is_single():
-            return self.classes_[np.argmax(self._scores(X), axis=1)]
-        on = (self.predict_proba(X) > self.threshold_).astype(np.int64)
+        on = self._decide(self._scores(X))
+        if self._form == "classes":
+            return self.classes_[on]
         if self._form == "indicator":
             return on
         if self._form == "sparse":
@@ -429,7 +476,3 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
             return super().score(X, y, sample_weight)
         right = [set(given) == set(found) for given, found in zip(y, self.predict(X), strict=True)]
         return float(np.average(right, weights=sample_weight))
-
-    def _is_single(self) -> bool:
-        check_is_fitted(self)
-        return self._form == "classes"

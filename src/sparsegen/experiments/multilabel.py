@@ -7,6 +7,7 @@ tuned on validation data, as in the paper.
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -14,7 +15,7 @@ import numpy as np
 from scipy import sparse
 
 from sparsegen.experiments.metrics import jensen_shannon, mean_support, micro_f1
-from sparsegen.sklearn import SparseMultilabelClassifier, best_threshold
+from sparsegen.sklearn import ConstantFitWarning, SparseMultilabelClassifier, best_threshold
 
 
 @dataclass(frozen=True)
@@ -50,14 +51,21 @@ class Scores(NamedTuple):
 
 
 def model(pair: str, **parameters: Any) -> SparseMultilabelClassifier:
-    """Make the classifier of a pair; its threshold is set from outside.
+    """Make the classifier of a pair; the threshold of softmax is set from outside.
 
     >>> model("sparsemax+huber", alpha=0.1)
-    SparseMultilabelClassifier(alpha=0.1, loss='huber', mapping='sparsemax',
-                               threshold=0.5)
+    SparseMultilabelClassifier(alpha=0.1, loss='huber', mapping='sparsemax')
     """
     chosen = PAIRS[pair]
-    return SparseMultilabelClassifier(mapping=chosen.mapping, loss=chosen.loss, threshold=0.5, **parameters)
+    threshold = 0.5 if chosen.tunes == "p0" else "auto"  # any number: it saves the search for one
+    return SparseMultilabelClassifier(mapping=chosen.mapping, loss=chosen.loss, threshold=threshold, **parameters)
+
+
+def trained(model: SparseMultilabelClassifier, X: Any, Y: Any) -> SparseMultilabelClassifier:
+    """Fit a model. That one answer for all rows can be its optimum is a result here, not a reason to warn."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConstantFitWarning)
+        return model.fit(X, Y)
 
 
 def threshold_for(pair: str, Y: Any, P: Any) -> float:

@@ -24,7 +24,7 @@ from sklearn.preprocessing import FunctionTransformer, MaxAbsScaler, MinMaxScale
 from sparsegen._table.checks import fail
 from sparsegen.experiments import sweep
 from sparsegen.experiments.datasets import SETS, Dataset, fetch_openml, load
-from sparsegen.experiments.multilabel import PAIRS, model, score, threshold_for
+from sparsegen.experiments.multilabel import PAIRS, model, score, threshold_for, trained
 from sparsegen.experiments.results import Result, versions
 
 if sys.platform != "win32":
@@ -105,7 +105,7 @@ def tune(name: str, pair: str, preparation: str, q: float, seed: int, openml: bo
         X, Z = prepare.transform(data.X_train[train]), prepare.transform(data.X_train[rest])
         fitted = model(pair, q=q, tol=ROUGH, warm_start=True)
         for at, alpha in enumerate(alphas):
-            held[at].append(fitted.set_params(alpha=alpha).fit(X, data.Y_train[train]).predict_proba(Z))
+            held[at].append(trained(fitted.set_params(alpha=alpha), X, data.Y_train[train]).predict_proba(Z))
         truth.append(data.Y_train[rest])
     Y = sparse.vstack(truth, format="csr")
     found = []
@@ -126,7 +126,7 @@ def final(name: str, pair: str, preparation: str, q: float, alpha: float, p0: fl
     data = _data(name, openml)
     prepare = _preparation(preparation, data.X_train.shape[0]).fit(data.X_train)
     start = time.perf_counter()
-    fitted = model(pair, q=q, alpha=alpha, tol=TOLERANCE).fit(prepare.transform(data.X_train), data.Y_train)
+    fitted = trained(model(pair, q=q, alpha=alpha, tol=TOLERANCE), prepare.transform(data.X_train), data.Y_train)
     seconds = time.perf_counter() - start
     found = score(data.Y_test, fitted.predict_proba(prepare.transform(data.X_test)), p0)
     fit = {"objective": fitted.objective_, "gap": fitted.gap_, "n_iter": fitted.n_iter_, "fit_seconds": seconds}

@@ -13,7 +13,7 @@ import numpy as np
 from sparsegen._table.checks import fail
 from sparsegen.experiments import sweep
 from sparsegen.experiments.metrics import confidence
-from sparsegen.experiments.multilabel import PAIRS, model, score, threshold_for
+from sparsegen.experiments.multilabel import PAIRS, model, score, threshold_for, trained
 from sparsegen.experiments.results import Result, versions
 from sparsegen.experiments.synthetic_data import Documents, make_documents, split
 
@@ -65,7 +65,7 @@ def cell(setting: str, value: int, pair: str, seed: int, n_documents: int, q_gri
     found = []
     fitted = model(pair, alpha=ALPHA, tol=TOLERANCE, warm_start=True)
     for q in q_grid if PAIRS[pair].tunes == "q" else [1.0]:
-        fitted.set_params(q=q).fit(*train)
+        trained(fitted.set_params(q=q), *train)
         P = fitted.predict_proba(validation[0])
         p0 = threshold_for(pair, validation[1], P)
         tried = score(validation[1], P, p0).f1
@@ -84,11 +84,11 @@ def same_predictions(value: int, seed: int, n_documents: int, lam: float) -> dic
     """
     train, _, test = _parts("mean", value, n_documents, seed)
     alpha = 1e-2  # large enough to matter
-    plain = model("sparsemax+hinge", alpha=alpha, tol=TOLERANCE).fit(*train).predict(test[0])
+    plain = trained(model("sparsemax+hinge", alpha=alpha, tol=TOLERANCE), *train).predict(test[0])
     found = {}
     for name, penalty in (("scaled", alpha / (1 - lam) ** 2), ("same", alpha)):
         other = model("sparsemax+hinge", alpha=penalty, tol=TOLERANCE).set_params(mapping="sparsegen_lin", lam=lam)
-        found[f"equal_{name}_penalty"] = float((other.fit(*train).predict(test[0]) == plain).mean())
+        found[f"equal_{name}_penalty"] = float((trained(other, *train).predict(test[0]) == plain).mean())
     return found
 
 
