@@ -4,10 +4,10 @@
 
 #include <immintrin.h>  // first: from here on the compiler's own header must not see the macro below
 
-#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
+#include <type_traits>
 
 #define __AVX512F__ 1
 
@@ -21,26 +21,58 @@ constexpr int kLanes = sizeof(V) / sizeof(Lane<V>);
 typedef int32_t Int16 __attribute__((vector_size(64)));
 typedef int64_t Int8 __attribute__((vector_size(64)));
 
+// What follows is called, not inlined: the build would take minutes.
+#define SPARSEGEN_CALLED template <class V> __attribute__((noinline))
+
 // The instructions take the second operand where either is NaN.
 template <class V>
 inline V max(V a, V b) { return a > b ? a : b; }
 template <class V>
 inline V min(V a, V b) { return a < b ? a : b; }
 
+inline __m256 half_fmadd(__m256 a, __m256 b, __m256 c) { return _mm256_fmadd_ps(a, b, c); }
+inline __m256d half_fmadd(__m256d a, __m256d b, __m256d c) { return _mm256_fmadd_pd(a, b, c); }
+inline __m256 half_root(__m256 v) { return _mm256_sqrt_ps(v); }
+inline __m256d half_root(__m256d v) { return _mm256_sqrt_pd(v); }
+inline unsigned half_signs(__m256 v) { return unsigned(_mm256_movemask_ps(v)); }
+inline unsigned half_signs(__m256d v) { return unsigned(_mm256_movemask_pd(v)); }
+
+template <class V>
+using Half = std::conditional_t<sizeof(Lane<V>) == 4, __m256, __m256d>;
+
+template <class V>
+struct Halves {
+  Half<V> half[2];
+  explicit Halves(V v) { std::memcpy(this, &v, sizeof v); }
+  V whole() const {
+    V v;
+    std::memcpy(&v, this, sizeof v);
+    return v;
+  }
+};
+
 template <class V>
 inline V fmadd(V a, V b, V c) {
-  for (int i = 0; i < kLanes<V>; ++i) c[i] = std::fma(a[i], b[i], c[i]);
-  return c;
+  const Halves<V> x(a), y(b);
+  Halves<V> z(c);
+  for (int i = 0; i < 2; ++i) z.half[i] = half_fmadd(x.half[i], y.half[i], z.half[i]);
+  return z.whole();
 }
 
 template <class V>
 inline V root(V v) {
-  for (int i = 0; i < kLanes<V>; ++i) v[i] = std::sqrt(v[i]);
-  return v;
+  Halves<V> x(v);
+  for (auto& half : x.half) half = half_root(half);
+  return x.whole();
 }
 
 template <class V>
-inline V load(unsigned bits, const void* from) {
+inline unsigned signs(V v) {
+  const Halves<V> x(v);
+  return half_signs(x.half[0]) | half_signs(x.half[1]) << kLanes<V> / 2;
+}
+
+SPARSEGEN_CALLED V load(unsigned bits, const void* from) {
   V v{};
   for (int i = 0; i < kLanes<V>; ++i)
     if (bits >> i & 1) {
@@ -51,8 +83,7 @@ inline V load(unsigned bits, const void* from) {
   return v;
 }
 
-template <class V>
-inline void store(void* to, unsigned bits, V v) {
+SPARSEGEN_CALLED void store(void* to, unsigned bits, V v) {
   for (int i = 0; i < kLanes<V>; ++i)
     if (bits >> i & 1) {
       const Lane<V> x = v[i];
@@ -70,8 +101,7 @@ inline void stream(void* to, V v) {
   std::memcpy(to, &v, sizeof v);
 }
 
-template <class V>
-inline V compress(unsigned bits, V v) {
+SPARSEGEN_CALLED V compress(unsigned bits, V v) {
   V found{};
   int n = 0;
   for (int i = 0; i < kLanes<V>; ++i)
@@ -79,29 +109,17 @@ inline V compress(unsigned bits, V v) {
   return found;
 }
 
-template <class V>
-inline unsigned signs(V v) {
-  unsigned bits = 0;
-  for (int i = 0; i < kLanes<V>; ++i) bits |= unsigned(v[i] < 0) << i;
-  return bits;
-}
-
 // By halves, the upper one first.
-template <class V, class F>
-inline Lane<V> reduce(V v, F f) {
+SPARSEGEN_CALLED Lane<V> sum(V v) {
   for (int n = kLanes<V> / 2; n > 0; n /= 2)
-    for (int i = 0; i < n; ++i) v[i] = f(v[i + n], v[i]);
+    for (int i = 0; i < n; ++i) v[i] = v[i + n] + v[i];
   return v[0];
 }
 
-template <class V>
-inline Lane<V> sum(V v) {
-  return reduce(v, [](auto a, auto b) { return a + b; });
-}
-
-template <class V>
-inline Lane<V> largest(V v) {
-  return reduce(v, [](auto a, auto b) { return a > b ? a : b; });
+SPARSEGEN_CALLED Lane<V> largest(V v) {
+  for (int n = kLanes<V> / 2; n > 0; n /= 2)
+    for (int i = 0; i < n; ++i) v[i] = v[i + n] > v[i] ? v[i + n] : v[i];
+  return v[0];
 }
 
 }  // namespace emulate512

@@ -25,7 +25,7 @@ struct Sum {
     low += std::fabs(high) >= std::fabs(x) ? (high - s) + x : (x - s) + high;
     high = s;
   }
-  Real value() const { return high + low; }
+  Real value() const { return std::isfinite(high) ? high + low : high; }
 };
 
 struct Answer {

@@ -15,6 +15,10 @@
 #include "random.hpp"
 #include "threads.hpp"
 
+#if defined(__SSE2__)
+#include <xmmintrin.h>
+#endif
+
 namespace fuzz {
 
 using sparsegen::Engine;
@@ -49,20 +53,37 @@ inline std::string preamble(const char* engine, bool torch = false) {
 // Rows worked, by target, engine and storage.
 using Counts = std::map<std::string, int64_t>;
 
-// On how many threads, and in what turns.
+// On how many threads, in what turns, and whether the caller's own thread flushes subnormal numbers.
 struct Turns {
   int threads = 1;
   int64_t chunk = 1;
+  bool flush = false;
+  bool plain() const { return threads == 1 && !flush; }
 };
 
 inline Turns random_turns(Random& random, int64_t rows) {
-  if (!random.one_in(12)) return {};
-  return {int(random.between(2, 4)), random.between(1, std::max<int64_t>(1, rows / 2))};
+  if (!random.one_in(10)) return {};
+  return {int(random.between(1, 4)), random.between(1, std::max<int64_t>(1, rows / 2)), random.one_in(2)};
 }
+
+// What torch.set_flush_denormal does to a thread, while it lives.
+class Flushing {
+ public:
+#if defined(__SSE2__)
+  explicit Flushing(bool on) : before_(_mm_getcsr()) { _mm_setcsr(on ? before_ | 0x8040 : before_); }
+  ~Flushing() { _mm_setcsr(before_); }
+
+ private:
+  unsigned before_;
+#else
+  explicit Flushing(bool) {}
+#endif
+};
 
 template <class Job>
 void run(const Job& job, void (*work)(const Job&, int64_t, int64_t), int64_t rows, const Turns& turns) {
-  if (turns.threads == 1) return work(job, 0, rows);
+  if (turns.plain()) return work(job, 0, rows);
+  const Flushing flushing(turns.flush);
   sparsegen::parallel(rows, turns.chunk, turns.threads, [&](int64_t begin, int64_t end) { work(job, begin, end); });
 }
 
@@ -114,6 +135,23 @@ template <class F>
 void each_part(int64_t size, F&& f) {
   for (int64_t n = size - 1; n > 0; n /= 2)
     for (int64_t from = 0; from + n <= size; from += n) f(from, n);
+}
+
+// Numbers x within `allowed` of `want`, and then rounded to `s`. Beyond the largest number of `in` anything goes.
+inline bool close(double x, Real want, Real allowed, Storage s, Storage in) {
+  if (std::isnan(want)) return std::isnan(x);
+  if (std::fabs(want) + allowed > Real(format_of(in).largest)) return true;
+  const auto end = [&](Real v) { return size_of(s) == 2 ? rounded(v, s) : v; };
+  return Real(x) >= end(want - allowed) && Real(x) <= end(want + allowed);
+}
+
+inline bool close(double x, Real want, Real allowed, Storage s) { return close(x, want, allowed, s, wide(s)); }
+
+// Numbers (a, b, c) of rows as a list of lists, for Python.
+inline std::string listed_rows(const std::vector<std::vector<double>>& rows, Storage s) {
+  std::string out = "[";
+  for (size_t i = 0; i < rows.size(); ++i) out += (i ? ", " : "") + listed(rows[i], s);
+  return out + "]";
 }
 
 }  // namespace fuzz

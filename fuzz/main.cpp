@@ -50,7 +50,9 @@ const char* const kHelp =
     "  --engines        print the engines that can run, and stop\n";
 
 using Run = void (*)(const Plan&, Report&);
-const std::pair<const char*, Run> kFamilies[] = {{"project", run_project}};
+const std::pair<const char*, Run> kFamilies[] = {
+    {"project", run_project}, {"vjp", run_vjp},             {"means", run_means},
+    {"hinge", run_hinge},     {"attention", run_attention}, {"pool", run_pool}};
 
 std::vector<const Engine*> engines() {
   std::vector<const Engine*> found{&sparsegen::engine_plain};

@@ -130,24 +130,30 @@ std::string differs(const ProjectCase& c, const Found& a, const Found& b) {
   return "";
 }
 
-// Mean, number and radius of a rule. Sums of n doubles in 16 chains, then four folds, a division and the additions of the
-// means of an overflowing sum: fewer than n + 8 roundings of numbers that add up to sum |x|. The radius is a function of the
-// mean that was found, to a few roundings.
-std::string radius_wrong(const ProjectCase& c, const Found& f, int64_t row) {
+// Mean and number of the entries of a row. Sums of n doubles in 16 chains, then four folds, a division and the additions of the
+// means of an overflowing sum: fewer than n + 8 roundings of numbers that add up to sum |x|.
+std::string mean_wrong(const std::vector<double>& x, double mean, double count) {
   Sum sum, sizes;
   int64_t n = 0;
   bool bad = false;
-  for (double v : seen(c, row)) {
+  for (double v : x) {
     if (std::isinf(v) && v < 0) continue;
     bad |= !std::isfinite(v);
     sum.add(v), sizes.add(std::fabs(Real(v))), ++n;
   }
-  const double q = c.radius_of(row), mean = f.mean[size_t(row)], r = f.radius[size_t(row)];
-  if (f.count[size_t(row)] != double(n)) return text("row ", row, " has ", n, " entries, not ", f.count[size_t(row)]);
-  if (n == 0) return r == 1 && mean == 0 ? "" : text("the radius of nothing is ", r);
+  if (count != double(n)) return text("a row has ", n, " entries, not ", count);
+  if (n == 0) return mean == 0 ? "" : text("the mean of nothing is ", mean);
   if (bad) return std::isfinite(mean) ? text("the mean of a row with inf or NaN is ", mean) : "";
-  const Real size = sizes.value() / Real(n), want = sum.value() / Real(n);
-  if (std::fabs(mean - want) > Real(0x1p-53) * Real(n + 8) * size + Real(5e-324)) return text("the mean is ", mean, ", not ", double(want));
+  const Real want = sum.value() / Real(n), allowed = Real(0x1p-53) * Real(n + 8) * sizes.value() / Real(n) + Real(5e-324);
+  return std::fabs(mean - want) <= allowed ? "" : text("the mean is ", mean, ", not ", double(want));
+}
+
+// The radius of a rule is a function of the mean that was found, to a few roundings.
+std::string radius_wrong(const ProjectCase& c, const Found& f, int64_t row) {
+  const double q = c.radius_of(row), mean = f.mean[size_t(row)], n = f.count[size_t(row)], r = f.radius[size_t(row)];
+  const std::string what = mean_wrong(seen(c, row), mean, n);
+  if (!what.empty() || !std::isfinite(mean)) return what;
+  if (n == 0) return r == 1 ? "" : text("the radius of nothing is ", r);
   const Real height = c.rule == Rule::hourglass ? std::fabs(Real(mean)) : Real(mean);
   const Real exact = std::isinf(q) ? Real(1) : (height + q) / (1 / Real(n) + q);
   if (std::isnan(q)) return std::isnan(r) ? "" : "a NaN q has a radius";
@@ -202,6 +208,25 @@ std::string check(const ProjectCase& c, const Engine& engine) {
     if (!what.empty()) return what;
   }
   return differs(c, f, run_case(elsewhere(c), engine));
+}
+
+std::string check_means(const ProjectCase& c, const Engine& engine) {
+  const int64_t rows = c.rows();
+  const Place in = place(c.in, c.outer, c.K, c.inner);
+  Cells x(c.storage, in.extent, c.in.shift);
+  write(c, in, x);
+  std::vector<double> mean(size_t(rows), kNan), count(size_t(rows), kNan);
+  std::vector<int64_t> mask_row;
+  if (c.one_mask()) mask_row.assign(size_t(rows), 0);
+  const sparsegen::MeanJob job{{c.storage, c.outer, c.K, c.inner, nullptr, false, c.turns.threads}, x.at(in.first), in.strides,
+                               c.mask.empty() ? nullptr : c.mask.data(), c.one_mask() ? mask_row.data() : nullptr,
+                               mean.data(), count.data()};
+  run(job, engine.means, rows, c.turns);
+  for (int64_t row = 0; row < rows; ++row) {
+    const std::string what = mean_wrong(seen(c, row), mean[size_t(row)], count[size_t(row)]);
+    if (!what.empty()) return what;
+  }
+  return "";
 }
 
 ProjectCase make(Random& random) {
@@ -265,7 +290,7 @@ void simplify(const ProjectCase& c, const std::function<bool(const ProjectCase&)
   each_part(c.K, [&](int64_t from, int64_t n) { done = done || attempt(without_entries(c, from, n)); });
   if (done) return;  // from the beginning, with fewer
   if (c.inner > 1 && with([](auto& d) { d.outer *= d.inner, d.inner = 1; })) return;
-  if (c.turns.threads > 1 && with([](auto& d) { d.turns = Turns(); })) return;
+  if (!c.turns.plain() && with([](auto& d) { d.turns = Turns(); })) return;
   if (!c.mask.empty() && with([](auto& d) { d.mask.clear(); })) return;
   if (c.stream && with([](auto& d) { d.stream = false; })) return;
   if (c.words && with([](auto& d) { d.words = false; })) return;
@@ -335,6 +360,7 @@ std::string python(const ProjectCase& c, const char* engine) {
   if (c.in_place) note += " in place";
   if (c.words) note += " with words";
   if (torch && (!c.in.plain() || c.stream)) note += " in another layout";
+  if (c.turns.flush) note += " after torch.set_flush_denormal(True)";
   if (c.turns.threads > 1) note += text(" on ", c.turns.threads, " threads");
   std::string r = digits(c.radius[0]);
   if (c.radius.size() > 1) r = text("np.array(", listed(c.radius), ").reshape(", c.outer, c.inner == 1 ? ",)" : text(", ", c.inner, ")"));
@@ -347,7 +373,21 @@ std::string python(const ProjectCase& c, const char* engine) {
               note.empty() ? "" : "  #", note);
 }
 
+ProjectCase make_means(Random& random) {
+  ProjectCase c = make(random);
+  c.rule = Rule::hourglass, c.radius = {0.0};
+  return c;
+}
+
 }  // namespace
+
+void run_means(const Plan& plan, Report& report) {
+  static const Family<ProjectCase> family{
+      "means", make_means, [](const ProjectCase&) -> std::string { return "means"; },
+      [](const ProjectCase& c) { return c.storage; }, [](const ProjectCase& c) { return c.rows(); }, check_means, simplify,
+      python};
+  run_family(family, plan, report);
+}
 
 void run_project(const Plan& plan, Report& report) {
   static const Family<ProjectCase> family{
