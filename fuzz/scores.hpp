@@ -18,7 +18,7 @@ inline double random_bits(Random& random, Storage s) {
   double x;
   do {
     uint64_t b = random.bits();
-    if (size_of(s) == 2) x = half_value(uint16_t(b), s);
+    if (size_of(s) == 2) x = half_values(s)[uint16_t(b)];
     else {
       uint32_t low = uint32_t(b);
       float f;
