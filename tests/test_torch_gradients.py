@@ -298,3 +298,15 @@ def test_no_grad_gives_the_same_values_and_no_graph():
         assert torch.equal(p, torch_map(name)(own, **controls(name)).detach())
     with torch.inference_mode():
         assert torch.equal(sgt.sparsemax(z), sgt.sparsemax(z.detach()))
+
+
+@pytest.mark.parametrize(("name", "low"), [("sparsegen_exp", -800.0), ("sparsegen_sq", 1e-160)])
+def test_a_control_has_a_gradient_where_the_unit_is_infinite(name, low, grads):
+    z = torch.full((2, 3), low, dtype=torch.float64)
+    lam = torch.tensor([0.25, -1.0], dtype=torch.float64)
+
+    def f(z, lam):
+        return torch_map(name)(z, lam=lam)
+
+    assert torch.equal(f(z, lam), torch.full((2, 3), 1 / 3, dtype=torch.float64))
+    assert _zero(*grads(f, [z, lam], scores("sparsemax", 2, 3)))

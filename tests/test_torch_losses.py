@@ -408,3 +408,10 @@ def test_an_ignore_index_that_is_no_integer_is_refused(ignore):
     ):
         with pytest.raises(TypeError, match=r"^sparsegen: ignore_index must be an integer, got "):
             call()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16], ids=str)
+def test_an_offset_costs_the_log_loss_no_digits(dtype):
+    z = torch.tensor([[1024.0, 1024.0], [-1024.0, -1024.0]], dtype=dtype)
+    found = sgt.softmax_log_loss(z, torch.tensor([0, 1]), reduction="none")
+    assert (found.double() - math.log(2)).abs().max() <= 2.0**-23

@@ -97,8 +97,10 @@ def scaled(f: Frame, radius: Any, unit: Any, axis: int) -> Any:
     if isinstance(unit, float):
         return radius * unit
     unit = f.xp.squeeze(unit, axis)
-    radius = f.number(radius, unit)
-    return f.xp.where(f.xp.isinf(radius), radius, radius * unit)
+    xp, radius = f.xp, f.number(radius, unit)
+    far = xp.isinf(unit)  # added: as a factor it would make the radius' derivative 0 * inf
+    moved = radius * xp.where(far, 1.0, unit) + xp.where(far, math.inf, 0.0)
+    return xp.where(xp.isinf(radius), radius, moved)
 
 
 def info(f: Frame, x: Array, p: Array, radius: Any, axis: int) -> tuple[Array, Array]:

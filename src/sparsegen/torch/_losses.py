@@ -98,6 +98,8 @@ def _hinges(z: Tensor, radius: Tensor, target: Shares, mask: Tensor | None) -> T
 def _log(loss: Loss, z: Tensor, target: Shares, control: Any, mask: Tensor | None) -> Tensor:
     """KL divergence of softmax(z) from eta, row by row."""
     eta, x = target.dense(z), _plain.hide(z if z.dtype.itemsize > 2 else z.float(), mask)
+    top = x.detach().amax(-1, keepdim=True) if x.shape[-1] else x.detach()
+    x = x - torch.where(top.isfinite(), top, 0.0)  # an offset would cost digits
     chosen = eta != 0  # NaN too
     logs = torch.where(chosen, eta, 1.0).log()
     each = torch.where(chosen, eta * (logs - torch.where(chosen, x, 0.0)), 0.0)
