@@ -1,12 +1,20 @@
 # make demo   set up .venv, then a short tour, the paper's synthetic experiment, a translator, and a report of both
 # make test   set up .venv, then every check
+# make fuzz      random cases through kernel and front ends; SECONDS=600 for longer, ROWS=100000 for so many of each
+# make sanitize  the kernel's cases under the address, undefined-behaviour and thread sanitizers; CASES=10000 for more
 
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
 SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/sparsegen/_kernel/*)
 
-.PHONY: demo test lint bench docs-numbers clean
+SECONDS := 60
+ROWS :=
+CASES := 2000
+LIMIT = $(if $(ROWS),--rows $(ROWS),--seconds $(SECONDS))
+KERNEL := build/fuzz
+
+.PHONY: demo test lint bench fuzz sanitize fuzz-quickly docs-numbers clean
 
 demo: $(STAMP)
 	$(BIN)/sparsegen tour
@@ -16,13 +24,31 @@ demo: $(STAMP)
 	@echo 'Try it:  echo "jeudi vingt sept juillet mille six cent trois" | \'
 	@echo '  $(BIN)/sparsegen translate demo/translation/runs/numbers-fr-en-small-sparsegen_lin-0.75-0-full/best.pt'
 
-test: $(STAMP) lint
+test: $(STAMP) lint fuzz-quickly
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --cov --cov-report=term-missing:skip-covered
 
 lint: $(STAMP)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
+
+fuzz: $(STAMP)
+	$(MAKE) -s -j2 -C fuzz release
+	$(KERNEL)/release/kernel $(LIMIT)
+	$(BIN)/python fuzz/front_ends.py $(LIMIT)
+
+sanitize:
+	$(MAKE) -s -j2 -C fuzz asan tsan
+	$(KERNEL)/asan/kernel --cases $(CASES)
+	$(KERNEL)/tsan/kernel --cases $(CASES) --family pool
+	$(KERNEL)/tsan/kernel --cases $$(($(CASES) / 4)) --threads 3
+
+# A bounded run of both drivers: the kernel under the sanitizers where the compiler has them.
+fuzz-quickly: $(STAMP)
+	@if $(MAKE) -s -C fuzz can-sanitize; \
+	then $(MAKE) -s -j2 -C fuzz asan && $(KERNEL)/asan/kernel --seconds 18; \
+	else echo "the compiler has no sanitizers (Debian: libasan, libubsan, libtsan): the kernel is not run under them"; fi
+	$(BIN)/python fuzz/front_ends.py --seconds 18
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py all

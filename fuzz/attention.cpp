@@ -141,7 +141,7 @@ Scores scores_of(const AttentionCase& c, int64_t row) {
     Real x = sum.value(), size = sizes.value() * Real(E + 4) + Real(tiniest(c.storage)) * Real(2 * E) / u;
     if (!c.bias.empty()) x += c.bias[size_t(query * c.keys() + j)], size += std::fabs(x);
     s.broken |= std::isnan(x) || x == kInf;
-    s.beyond |= std::isfinite(x) && sizes.value() > Real(format_of(c.storage).largest) / 4;
+    s.beyond |= sizes.value() > Real(format_of(c.storage).largest) / 4;
     s.x[size_t(j)] = double(x);
     if (std::isfinite(x)) s.off = std::max(s.off, u * (size + std::fabs(x))), s.size = std::max(s.size, std::fabs(x));
   }
@@ -430,9 +430,9 @@ std::string python(const AttentionCase& c, const char* engine) {
   if (c.causal) more += ", is_causal=True";
   if (c.dropout > 0) note += text(" with dropout ", c.dropout);
   if (c.group > 1) more += ", enable_gqa=True";
-  const std::string control = c.rule == Rule::given ? text("map='sparsegen_lin', lam=", digits(1 - c.radius[0]))
-                              : c.rule == Rule::cone ? text("map='sparsecone', q=", digits(c.radius[0]))
-                                                     : text("map='sparsehourglass', q=", digits(c.radius[0]));
+  const std::string control = c.rule == Rule::given ? text("mapping='sparsegen_lin', lam=", digits(1 - c.radius[0]))
+                              : c.rule == Rule::cone ? text("mapping='sparsecone', q=", digits(c.radius[0]))
+                                                     : text("mapping='sparsehourglass', q=", digits(c.radius[0]));
   if (c.radius.size() > 1) note += text(" with radii ", listed(c.radius));
   return text(preamble(engine, true), "q, k, v = ", tensor(c.q, c.storage), ", ", tensor(c.k, c.storage), ", ", tensor(c.v, c.storage),
               "; print(st.sparse_attention(q, k, v, ", control, ", scale=", digits(c.scale), more, "))", note.empty() ? "" : "  #", note);

@@ -11,7 +11,7 @@ struct Plan {
   int64_t first = 0, cases = -1;  // the number of the first case, and how many; -1: until the time or the rows are over
   double seconds = -1;
   int64_t rows = -1;  // of each name and engine
-  bool forked = false, shrinks = true;
+  bool forked = false, shrinks = true;  // each check in a process of its own; failures made simpler
   int64_t most_failures = 5;
 };
 

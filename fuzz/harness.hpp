@@ -61,7 +61,10 @@ struct Turns {
   bool plain() const { return threads == 1 && !flush; }
 };
 
+inline int forced_threads = 0;  // not 0: for every case
+
 inline Turns random_turns(Random& random, int64_t rows) {
+  if (forced_threads) return {forced_threads, random.between(1, std::max<int64_t>(1, rows / 2)), random.one_in(2)};
   if (!random.one_in(10)) return {};
   return {int(random.between(1, 4)), random.between(1, std::max<int64_t>(1, rows / 2)), random.one_in(2)};
 }

@@ -44,8 +44,9 @@ const char* const kHelp =
     "  --seed N         of the random numbers (0)\n"
     "  --case N         this case only: what a failure printed\n"
     "  --cases N        that many of each family\n"
-    "  --seconds S      for each family (10)\n"
+    "  --seconds S      in all (60)\n"
     "  --rows N         stop once each name and engine had so many rows\n"
+    "  --threads N      as many for every case\n"
     "  --failures N     stop after so many (5)\n"
     "  --as-found       do not shrink\n"
     "  --fork           each check in a process of its own: shrinks a case that crashes\n"
@@ -150,6 +151,7 @@ int run_all(int argc, char** argv) {
     else if (option == "--cases") plan.cases = std::atoll(value());
     else if (option == "--seconds") plan.seconds = std::atof(value());
     else if (option == "--rows") plan.rows = std::atoll(value());
+    else if (option == "--threads") forced_threads = std::atoi(value());
     else if (option == "--failures") plan.most_failures = std::atoll(value());
     else if (option == "--as-found") plan.shrinks = false;
     else if (option == "--fork") plan.forked = true;
@@ -163,13 +165,14 @@ int run_all(int argc, char** argv) {
       return option == "--help" ? 0 : 2;
     }
   }
-  if (plan.cases < 0 && plan.seconds < 0 && plan.rows < 0) plan.seconds = 10;
+  if (plan.cases < 0 && plan.seconds < 0 && plan.rows < 0) plan.seconds = 60;
   for (const Engine* found : engines())
     if (engine.empty() || engine == found->name) plan.engines.push_back(found);
   if (plan.engines.empty()) return std::cerr << "this machine has no engine '" << engine << "'\n", 2;
   const Engine broken = sabotaged(*plan.engines[0]);
   if (sabotage) plan.engines = {&broken};
   for (int signal : {SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGABRT}) std::signal(signal, say_where);
+  if (family.empty()) plan.seconds /= double(std::size(kFamilies));
   Report report;
   bool known = false;
   for (const auto& [name, run] : kFamilies)

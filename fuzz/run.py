@@ -1,0 +1,129 @@
+"""A long run of both drivers, kept in results/fuzz.json: so many rows of each name and engine.
+
+    make -C fuzz release && python fuzz/run.py --rows 1000000
+
+It can be stopped at any time and started again: each piece is added to what is there, with seeds that follow. What another
+kernel or another front end has been through does not count: the run then starts afresh.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).resolve().parents[1]
+DRIVER = ROOT / "build" / "fuzz" / "release" / "kernel"
+FAMILIES = ("project", "vjp", "means", "hinge", "attention", "pool")
+PIECE = 100_000  # rows of each name and engine between two looks at the file
+
+
+def sources() -> str:
+    """A fingerprint of what is tested."""
+    found = hashlib.sha256()
+    package = ROOT / "src" / "sparsegen"
+    paths = [*package.glob("_kernel/*"), *package.glob("*.py"), *package.glob("torch/*.py")]
+    for path in sorted(paths):
+        found.update(path.name.encode() + path.read_bytes())
+    return found.hexdigest()[:16]
+
+
+def compiler() -> str:
+    """The first line a compiler says of itself."""
+    done = subprocess.run(["g++", "--version"], capture_output=True, text=True, check=False)
+    return done.stdout.splitlines()[0] if done.stdout else "unknown"
+
+
+def fresh() -> dict[str, Any]:
+    """A result without any rows."""
+    from sparsegen.bench.measure import machine
+
+    native = DRIVER.exists() and "avx512vl" in Path("/proc/cpuinfo").read_text()
+    about = machine() | {"compiler": compiler(), "avx512": "native" if native else "emulated"}
+    return {"machine": about, "sources": sources(), "rows": {}, "seeds": {}, "violations": []}
+
+
+def load(path: Path) -> dict[str, Any]:
+    """What a file has of these sources, or nothing yet."""
+    found = json.loads(path.read_text()) if path.exists() else {}
+    return found if found.get("sources") == sources() else fresh()
+
+
+def save(path: Path, result: dict[str, Any]) -> None:
+    """Whole or not at all."""
+    from sparsegen.experiments.results import write_text
+
+    write_text(path, json.dumps(result, indent=1, sort_keys=True) + "\n")
+
+
+def add(result: dict[str, Any], driver: str, piece: dict[str, Any]) -> None:
+    """Add the counts of a piece, name by name, engine by engine, storage by storage."""
+    rows = result["rows"].setdefault(driver, {})
+    for key, count in piece["rows"].items():
+        name, engine, storage = key.split("/")
+        storages = rows.setdefault(name, {}).setdefault(engine, {})
+        storages[storage] = storages.get(storage, 0) + count
+    result["violations"] += piece["failures"]
+
+
+def fewest(result: dict[str, Any], driver: str, job: str) -> int:
+    """Rows of the name and engine of a job that has the fewest; 0 before its first piece."""
+    of_job = [
+        sum(storages.values())
+        for name, engines in result["rows"].get(driver, {}).items()
+        if name == job or name.startswith(f"{job} ")
+        for storages in engines.values()
+    ]
+    return min(of_job, default=0)
+
+
+def run_piece(command: list[str], seed: int, rows: int) -> dict[str, Any]:
+    """One run of a driver; a crash is a violation too."""
+    done = subprocess.run(
+        [*command, "--seed", str(seed), "--rows", str(rows), "--json"], capture_output=True, text=True, check=False
+    )
+    try:
+        return json.loads(done.stdout.splitlines()[-1])
+    except (IndexError, json.JSONDecodeError):
+        return {"rows": {}, "failures": [f"{' '.join(command[1:])} --seed {seed}: {done.stderr.strip()[-2000:]}"]}
+
+
+def jobs(only: list[str] | None) -> Iterator[tuple[str, str, list[str]]]:
+    """Driver, name and command."""
+    sys.path.insert(0, str(Path(__file__).parent))
+    from front_ends import NAMES
+
+    everything = [("kernel", f, [str(DRIVER), "--family", f]) for f in FAMILIES]
+    front_ends = str(Path(__file__).parent / "front_ends.py")
+    everything += [("front ends", name, [sys.executable, front_ends, "--map", name]) for name in NAMES]
+    return (job for job in everything if not only or job[1] in only)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rows", type=int, default=1_000_000, help="of each name and engine")
+    parser.add_argument("--only", action="append", help="this family of the kernel's driver, map, loss or attention")
+    parser.add_argument("--out", type=Path, default=ROOT / "results" / "fuzz.json")
+    args = parser.parse_args(arguments)
+    result = load(args.out)
+    for driver, job, command in jobs(args.only):
+        while (done := fewest(result, driver, job)) < args.rows:
+            key = f"{driver} {job}"
+            seed = result["seeds"].get(key, 0)
+            piece = run_piece(command, seed, min(PIECE, args.rows - done))
+            add(result, driver, piece)
+            result["seeds"][key] = seed + 1  # the next to be taken
+            save(args.out, result)
+            print(f"{key}: {fewest(result, driver, job)} rows, {len(result['violations'])} violations", flush=True)
+            if piece["failures"]:
+                break
+    return 1 if result["violations"] else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
