@@ -2,8 +2,8 @@
 
     make -C fuzz release && python fuzz/run.py --rows 1000000
 
-It can be stopped at any time and started again: each piece is added to what is there, with seeds that follow. What another
-kernel or another front end has been through does not count: the run then starts afresh.
+It can be stopped at any time and started again: each piece is added to what is there, with seeds that follow. What
+another kernel or front end has been through does not count: the run then starts afresh.
 """
 
 from __future__ import annotations
