@@ -13,8 +13,8 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from sparsegen._table.maps import MAPS
-from sparsegen.experiments.results import to_json, versions, write_text
+from sparsegen._maps import MAPS
+from sparsegen.experiments.store import to_json, versions, write_text
 from sparsegen.explore import address, page
 
 RESULTS = Path(__file__).parents[1] / "results"

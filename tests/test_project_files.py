@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from sparsegen import tour
-from sparsegen._table.maps import MAPS
-from sparsegen.cli import app
+import sparsegen
+from sparsegen._maps import MAPS
+from sparsegen.cli import app, tour
 
 ROOT = Path(__file__).resolve().parent.parent
 

@@ -8,10 +8,10 @@ import pytest
 from rich.console import Console
 
 import sparsegen as sg
-from sparsegen import reproduce
-from sparsegen._table.maps import MAPS
-from sparsegen.experiments import laws
-from sparsegen.experiments.results import Result
+from sparsegen._maps import MAPS
+from sparsegen.cli import running as reproduce
+from sparsegen.experiments.store import Result
+from sparsegen.experiments.table1 import properties as laws
 from sparsegen.properties import check, equation, measure
 
 SLOW = ("sparsegen_log", "sparsecone", "sum_normalization", "spherical_softmax")  # rows outside the domain one by one

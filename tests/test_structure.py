@@ -21,7 +21,8 @@ STEPS = [
     {"torch"},
     {"sklearn", "_solver", "_label_sets"},
     {"experiments"},
-    {"figures", "report", "explore", "tour", "reproduce", "text", "map_figures", "tables", "_html", "bench"},
+    {"explore", "bench"},
+    {"report"},
     {"cli", "__main__"},
 ]
 BASE = STEPS[0] | STEPS[1]

@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from sparsegen import figures
+from sparsegen.experiments import drawings as figures
 
 # Colour (Okabe and Ito's), marker and line of each implementation in every figure.
 LOOKS = {

@@ -14,9 +14,9 @@ import numpy as np
 from sklearn.preprocessing import StandardScaler
 
 from sparsegen.bench.measure import Settings, Tell, machine
-from sparsegen.experiments.datasets import load
-from sparsegen.experiments.metrics import micro_f1
-from sparsegen.experiments.synthetic_data import make_documents, split
+from sparsegen.experiments.multilabel.datasets import load
+from sparsegen.experiments.multilabel.metrics import micro_f1
+from sparsegen.experiments.multilabel.synthetic_data import make_documents, split
 from sparsegen.sklearn import SparseMultilabelClassifier
 
 CASES = [("documents", 1e-4, 1e-3), ("scene", 0.1, 1e-3), ("delicious", 10.0, 2e-2)]  # data, alpha, tol

@@ -20,8 +20,8 @@ import torch
 
 import sparsegen
 from sparsegen import _core
-from sparsegen._table.checks import fail
-from sparsegen.experiments.results import versions
+from sparsegen._checks import fail
+from sparsegen.experiments.store import versions
 
 Times = dict[str, dict[str, float]]
 Tell = Callable[[str], None]

@@ -14,7 +14,7 @@ from rich.text import Text
 from sparsegen._table.checks import fail
 from sparsegen.bench.measure import Settings
 from sparsegen.bench.show import SHOWN, WIDTH
-from sparsegen.experiments.results import to_json, write_text
+from sparsegen.experiments.store import to_json, write_text
 
 NAMES = tuple(SHOWN)
 

@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from sparsegen.bench.peers import verdict_text
-from sparsegen.reproduce import table
+from sparsegen.experiments.terminal import table
 
 WIDTH = 100
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any
 
-from sparsegen.experiments.results import Result
+from sparsegen.experiments.store import Result
 
 HOLDS, PARTLY, NOT, UNKNOWN = "holds", "holds partly", "does not hold", "not measured"
 FEW, MANY = 4, 7  # mean numbers of labels called few and many

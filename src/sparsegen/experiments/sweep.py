@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from sparsegen._table.checks import fail
 from sparsegen.experiments.folders import environment
-from sparsegen.experiments.results import CellStore, plain, to_json
+from sparsegen.experiments.store import CellStore, plain, to_json
 
 Cell = dict[str, Any]
 Function = Callable[..., dict[str, Any]]
@@ -86,7 +86,7 @@ def run(
     ----------
     function : callable
         A module-level function of keyword arguments that returns a dict. Arguments and outputs are what
-        :func:`~sparsegen.experiments.results.plain` accepts, and are given and returned as it makes them.
+        :func:`~sparsegen.experiments.store.plain` accepts, and are given and returned as it makes them.
     cells : iterable of dict
         The keyword arguments of each call.
     store : path, optional

@@ -9,8 +9,8 @@ from typing import Any
 
 import torch
 
-from sparsegen._table.checks import fail
-from sparsegen.experiments.results import whole_file
+from sparsegen._checks import fail
+from sparsegen.experiments.store import whole_file
 
 FORMAT = "sparsegen seq2seq"
 SCHEMA = 1

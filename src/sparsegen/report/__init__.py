@@ -1,0 +1,1 @@
+"""Results as tables, as figures, and as one HTML page."""

@@ -1,0 +1,390 @@
+"""The attention experiments from cell to command line, at toy size: rows, store, ledger, figures and tables."""
+
+from __future__ import annotations
+
+import io
+import os
+from dataclasses import replace
+
+import pytest
+import torch
+from rich.console import Console
+from typer.testing import CliRunner
+
+from sparsegen.cli import app
+from sparsegen.cli import running as reproduce
+from sparsegen.experiments import drawings as figures
+from sparsegen.experiments.ledger import HOLDS, NOT, PARTLY, UNKNOWN, ledger
+from sparsegen.experiments.seq2seq import corpora, generation
+from sparsegen.experiments.seq2seq.corpora import Split
+from sparsegen.experiments.seq2seq.generation import PAPER_BLEU, PAPER_ROUGE, PRESETS, ROWS, choose, preset
+from sparsegen.experiments.seq2seq.training import BEST, Trainer
+from sparsegen.experiments.store import Result
+
+CORPUS = "numbers-fr-en"
+CONTROLS = [None, 0.5, None, 0.75, 1.0]  # of the generated corpus, where none is tuned
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch):
+    monkeypatch.setattr(generation, "LOOKED_AT", 4)
+    monkeypatch.delenv(generation.RUNS_VARIABLE, raising=False)
+
+
+@pytest.fixture(scope="module")
+def smoke(tmp_path_factory):
+    """A whole smoke run: the folder of the command line's `--out`, and the Result."""
+    out = tmp_path_factory.mktemp("smoke")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(generation, "LOOKED_AT", 4)
+        result = generation.run("translation", "smoke", corpora=(CORPUS,), store=out / "translation")
+    return out, result
+
+
+def numbers(value):
+    """What does not hang on the clock."""
+    if isinstance(value, dict):
+        return {name: numbers(part) for name, part in value.items() if "seconds" not in name}
+    return [numbers(part) for part in value] if isinstance(value, (list, tuple)) else value
+
+
+@pytest.fixture
+def no_training(monkeypatch):
+    monkeypatch.setattr(Trainer, "_step", lambda *_: pytest.fail("it trained again"))
+
+
+# Running
+
+
+def test_a_run_has_every_row_of_the_papers_table(smoke):
+    _, result = smoke
+    assert [row["row"] for row in result.rows] == list(ROWS) == list(PAPER_BLEU) == list(PAPER_ROUGE)
+    assert [row["mapping"] for row in result.rows] == [row.mapping for row in ROWS.values()]
+    assert [row["control"] for row in result.rows] == CONTROLS
+    for row in result.rows:
+        assert row["control"] in (ROWS[row["row"]].grid or (None,))
+        assert len(row["curve"]) == 1
+        assert row["valid_accuracy"] == row["curve"][row["best_epoch"]]["valid_accuracy"]
+        assert row["train_pairs"] == 64
+        found = row["tests"]["numbers"]
+        assert found["lines"] == 8
+        assert 0 <= found["bleu"] <= 100
+        assert 0 <= found["exact_match"] <= 1
+        assert 0 < found["support"] <= found["source_words"] * 2
+        assert len(found["samples"]) == generation.SAMPLES
+        for sample in found["samples"]:
+            assert len(sample["weights"]) == len(sample["written"])
+            assert all(sum(weights) == pytest.approx(1, abs=2e-3) for weights in sample["weights"])
+    assert len({row["parameters"] for row in result.rows}) == 1  # rows differ in the map alone
+    line = result.summary["table"][0]
+    assert (line["row"], line["corpus"], line["test"], line["paper"]) == ("softmax", CORPUS, "numbers", None)
+    assert line["bleu"] == result.rows[0]["tests"]["numbers"]["bleu"]
+    assert len(result.summary["table"]) == len(ROWS)
+    assert result.summary["tried"] == []
+    assert {name: found["control"] for name, found in result.summary["chosen"].items()} == dict(zip(ROWS, CONTROLS))
+    assert (result.experiment, result.config["scale"], result.seed) == ("translation", "smoke", 0)
+
+
+def test_a_run_keeps_its_models_and_curves(smoke):
+    out, _ = smoke
+    runs = list((out / "translation" / "runs").iterdir())
+    assert len(runs) == len(ROWS)
+    assert all((run / BEST).is_file() and (run / "curve.json").is_file() for run in runs)
+    assert generation.RUNS_VARIABLE not in os.environ
+
+
+def test_a_second_run_takes_everything_from_the_store(smoke, no_training):
+    out, result = smoke
+    again = generation.run("translation", "smoke", corpora=(CORPUS,), store=out / "translation")
+    assert again.rows == result.rows  # seconds too: nothing was done
+    assert again.summary == result.summary
+
+
+def test_finished_trainings_are_not_done_again_where_the_cells_are_lost(smoke, no_training, tmp_path):
+    out, result = smoke
+    (tmp_path / "runs").symlink_to(out / "translation" / "runs")
+    again = generation.run("translation", "smoke", corpora=(CORPUS,), maps=("sparsegen-lin",), store=tmp_path)
+    assert numbers(again.rows[0]) == numbers(result.rows[3])
+
+
+def test_the_same_seed_gives_the_same_numbers_and_another_others(smoke):
+    _, result = smoke
+    torch.manual_seed(77)
+    again = generation.run("translation", "smoke", corpora=(CORPUS,), maps=("sparsemax",))
+    assert numbers(again.rows[0]) == numbers(result.rows[2])
+    assert again.summary["chosen"] == {"sparsemax": {"control": None}}
+    other = generation.run("translation", "smoke", corpora=(CORPUS,), maps=("sparsemax",), seed=1)
+    assert other.rows[0]["curve"][0]["loss"] != result.rows[2]["curve"][0]["loss"]
+    assert generation.RUNS_VARIABLE not in os.environ
+
+
+def fake_tune(corpus, scale, mapping, control, seed):
+    return {"valid_accuracy": {0.5: 0.6, 2.0: 0.7}[control], "support": 1.0}
+
+
+def fake_final(corpus, scale, mapping, control, seed):
+    return {"tests": {"test": {"support": 2.0, "source_words": 4.0, "bleu": 30.0, "exact_match": 0.5}}, "curve": []}
+
+
+@pytest.fixture
+def toy_data(tmp_path, monkeypatch):
+    """Files under the names of a real corpus."""
+    for file in corpora.CORPORA["multi30k-fr-en"].files:
+        (tmp_path / file).write_text("".join(f"{line}\n" for line in ("a b", "b c d", "d", "a c") * 4))
+    monkeypatch.setenv(corpora.DATA_VARIABLE, str(tmp_path))
+
+
+def test_a_control_is_chosen_by_short_runs_and_trained_in_full(toy_data):
+    result = generation.run("translation", "smoke", corpora=("multi30k-fr-en",), maps=("sparsegen-lin",))
+    tried = result.summary["tried"]
+    assert [row["control"] for row in tried] == list(ROWS["sparsegen-lin"].grid)
+    assert all(1 <= row["support"] <= 3 for row in tried)
+    best = max(tried, key=lambda row: row["valid_accuracy"])
+    kept = {"control": best["control"], "valid_accuracy": best["valid_accuracy"]}
+    assert result.summary["chosen"] == {"sparsegen-lin": kept}
+    assert [row["control"] for row in result.rows] == [best["control"]]
+    assert list(result.rows[0]["tests"]) == ["test_2016_flickr", "test_2017_flickr"]
+    assert [line["paper"] for line in result.summary["table"]] == [37.27, 37.27]
+
+
+def test_the_first_corpus_chooses_the_controls_for_all(toy_data, monkeypatch):
+    monkeypatch.setattr(generation, "tune", fake_tune)
+    monkeypatch.setattr(generation, "final", fake_final)
+    maps, both = ("softmax", "softmax (with temp.)"), ("multi30k-fr-en", "multi30k-en-fr")
+    result = generation.run("translation", "smoke", corpora=both, maps=maps)
+    assert [row["corpus"] for row in result.summary["tried"]] == [both[0]] * 2
+    found = [(row["corpus"], row["row"], row["control"]) for row in result.rows]
+    assert found == [(corpus, name, control) for corpus in both for name, control in zip(maps, (None, 2.0))]
+
+
+def test_the_control_with_the_best_validation_accuracy_is_chosen():
+    todo = [{"mapping": row.mapping, "control": value} for row in ROWS.values() for value in row.grid]
+    found = [{"valid_accuracy": value} for value in (0.2, 0.1, 0.3, 0.5, 0.4, 0.1, 0.2, 0.2)]
+    assert choose(todo, found) == {
+        "softmax (with temp.)": {"control": 0.5, "valid_accuracy": 0.2},
+        "sparsegen-lin": {"control": 0.5, "valid_accuracy": 0.5},
+        "sparsehg": {"control": 1.0, "valid_accuracy": 0.2},  # the first of equals
+    }
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"task": "poetry"}, "task must be one of 'translation', 'summarization', got 'poetry'"),
+        ({"scale": "huge"}, "scale must be one of 'smoke', 'small', 'paper', got 'huge'"),
+        ({"maps": ("hardmax",)}, "maps must be among 'softmax', .* got 'hardmax'"),
+        ({"corpora": ("nonsense",)}, "name must be one of 'multi30k-fr-en', .* got 'nonsense'"),
+        ({"task": "summarization"}, "corpora must be for summarization, got 'numbers-fr-en', which is for translation"),
+    ],
+)
+def test_a_run_of_what_is_not_there_is_refused(options, text):
+    given = {"task": "translation", "scale": "smoke", "corpora": (CORPUS,), **options}
+    with pytest.raises(ValueError, match=f"^sparsegen: {text}"):
+        generation.run(**given)
+
+
+def test_another_data_folder_is_another_corpus(tmp_path, monkeypatch):
+    for name, word in (("a", "chat"), ("b", "chien")):
+        (tmp_path / name).mkdir()
+        for file in corpora.CORPORA["multi30k-fr-en"].files:
+            (tmp_path / name / file).write_text(f"{word}\n" * 12)
+    seen = []
+    for name in "ab":
+        monkeypatch.setenv(corpora.DATA_VARIABLE, str(tmp_path / name))
+        seen.append(generation.prepare("multi30k-fr-en", "smoke", False).source.state()["words"])
+    assert seen == [["chat"], ["chien"]]
+
+
+def test_a_short_run_sees_fewer_pairs_but_the_same_words():
+    full, short = (generation.prepare(CORPUS, "smoke", short) for short in (False, True))
+    assert (len(full.train), len(short.train)) == (64, 32)
+    assert full.vocabularies == short.vocabularies
+    assert len(full.valid) == len(short.valid) == 8
+
+
+def test_the_paper_scale_is_the_papers():
+    sizes = preset("paper", "multi30k-fr-en")
+    assert (sizes.embedding, sizes.hidden, sizes.layers, sizes.dropout) == (500, 500, 2, 0.3)
+    assert (sizes.train.optimizer, sizes.train.lr, sizes.train.batch_size) == ("sgd", 1.0, 64)
+    assert preset("small", CORPUS) is generation.NUMBERS
+    assert preset("smoke", CORPUS) is PRESETS["smoke"]
+
+
+def test_each_task_is_scored_by_its_measure():
+    split = Split(("a b", "c d"), (("a cat",), ("a dog",)))
+    written = ["a cat", "no"]
+    found = generation._score("translation", "test", written, split)
+    assert found.keys() == {"bleu", "signature"}
+    f1 = generation._score("summarization", "gigaword", written, split)["rouge"]
+    assert f1["rouge1"] == pytest.approx(50.0)
+    recall = generation._score("summarization", "duc2004", ["a cat " + "x" * 100, "a"], split)["rouge_recall_75"]
+    assert recall["rouge1"] == pytest.approx(75.0)
+
+
+def test_the_summary_has_the_papers_numbers_beside():
+    scores = {"rouge1": 30.0, "rouge2": 10.0, "rougeL": 28.0}
+    shared = {"support": 2.0, "source_words": 9.0}
+    tests = {"gigaword": {"rouge": scores, **shared}, "duc2004": {"rouge_recall_75": scores, **shared}}
+    row = {"corpus": "gigaword", "row": "sparsegen-lin", "control": 0.5, "tests": tests}
+    first, second = generation._summary("summarization", [row])["table"]
+    assert (first["measure"], first["rougeL"], first["paper"]) == ("rouge", 28.0, (35.90, 17.57, 33.37))
+    assert (second["measure"], second["paper"]) == ("rouge_recall_75", (31.85, 12.28, 29.13))
+    tests = {"test": {"bleu": 30.0, "exact_match": 0.1, **shared}}
+    rows = [
+        {"corpus": f"multi30k-{d}", "row": "sparsegen-lin", "control": 0.5, "tests": tests} for d in ("fr-en", "en-fr")
+    ]
+    assert [line["paper"] for line in generation._summary("translation", rows)["table"]] == [37.27, 35.78]
+
+
+# Ledger
+
+
+def made(table, tried=(), experiment="translation", rows=(), corpora=("multi30k-fr-en",)):
+    """A Result with these numbers: {test: {row: measure}}, and (lam, support) of the short runs."""
+    key = "bleu" if experiment == "translation" else "rougeL"
+    lines = []
+    for test, scores in table.items():
+        for name, value in scores.items():
+            line = {"corpus": corpora[0], "test": test, "row": name, "control": -1.0 if ROWS[name].grid else None}
+            line |= {"support": 10.25, "source_words": 13.0, "exact_match": 1.0, "paper": None, key: value}
+            if experiment == "translation":
+                line["paper"] = PAPER_BLEU[name]["fr-en"]
+            else:
+                line |= {"rouge1": 35.25, "rouge2": 18.25, "measure": "rouge", "paper": PAPER_ROUGE[name]["gigaword"]}
+            lines.append(line)
+    tuning = [{"mapping": "sparsegen_lin", "control": lam, "support": support} for lam, support in tried]
+    summary = {"table": lines, "tried": [*tuning, {"mapping": "softmax", "control": 0.5, "support": 13.0}]}
+    config = {"scale": "small", "corpora": list(corpora), "maps": list(ROWS)}
+    return Result(experiment, config, 0, rows, summary, {}, 1.0, "2030-01-01T00:00:00")
+
+
+def scores(softmax, sparsemax, sparsegen, hourglass):
+    return dict(zip(("softmax", "sparsemax", "sparsegen-lin", "sparsehg"), (softmax, sparsemax, sparsegen, hourglass)))
+
+
+AHEAD, BEHIND, BETWEEN = scores(30, 31, 32, 31.5), scores(32, 31, 30, 20), scores(30, 32, 31, 31)
+FALLING, UNEVEN, RISING = (
+    ((-1, 5.0), (0.5, 3.0), (0.75, 2.0)),
+    ((-1, 5.0), (0.5, 6.0), (0.75, 2.0)),
+    ((0, 1.0), (0.5, 2.0)),
+)
+
+
+@pytest.mark.parametrize("experiment", ["translation", "summarization"])
+@pytest.mark.parametrize(
+    ("table", "tried", "verdicts"),
+    [
+        ({"a": AHEAD, "b": AHEAD}, FALLING, [HOLDS, HOLDS, HOLDS]),
+        ({"a": BEHIND}, RISING, [NOT, NOT, NOT]),
+        ({"a": AHEAD, "b": BEHIND}, UNEVEN, [PARTLY, PARTLY, PARTLY]),
+        ({"a": BETWEEN}, FALLING[::-1], [PARTLY, HOLDS, HOLDS]),
+        ({"a": BETWEEN, "b": BEHIND}, FALLING[:1], [NOT, PARTLY]),  # what cannot be judged is left out
+        ({"a": {"softmax": 30, "sparsegen-lin": 31}}, (), []),
+        ({"a": {"sparsehg": 30}}, FALLING, [HOLDS]),
+        ({"a": scores(30, 30, 30, 29)}, FALLING, [NOT, HOLDS, HOLDS]),  # a tie is not ahead; one point is comparable
+    ],
+)
+def test_verdicts_follow_from_the_numbers(experiment, table, tried, verdicts):
+    found = ledger(made(table, tried, experiment))
+    assert [entry.verdict for entry in found] == verdicts
+    assert all(entry.claim and entry.source and entry.rule and entry.measured for entry in found)
+
+
+def test_a_smoke_run_is_no_evidence():
+    result = made({"a": AHEAD}, FALLING)
+    found = ledger(replace(result, config={**result.config, "scale": "smoke"}))
+    assert [entry.verdict for entry in found] == [UNKNOWN] * 3
+
+
+def test_the_ledger_shows_what_was_measured():
+    best, comparable, support = ledger(made({"a": AHEAD}, FALLING))
+    assert best.measured == "multi30k-fr-en a: sparsegen-lin 32.00 softmax 30.00 sparsemax 31.00"
+    assert comparable.measured == "multi30k-fr-en a: -0.50 from the best other row"
+    assert support.measured == "lam -1: 5.00 source words, lam 0.5: 3.00 source words, lam 0.75: 2.00 source words"
+    assert "ROUGE-L" in ledger(made({"a": AHEAD}, FALLING, "summarization"))[0].claim
+
+
+# Tables and figures
+
+
+def shown(result):
+    file = io.StringIO()
+    reproduce.show(result, Console(file=file, width=80))
+    return file.getvalue()
+
+
+@pytest.mark.parametrize("experiment", ["translation", "summarization"])
+def test_tables_fit_in_80_columns_and_nothing_is_cut(experiment):
+    values = dict(zip(ROWS, (41.23, 36.5, 37.25, 9.99, 40.0)))
+    text = shown(made({"test_2016_flickr": values, "test_2017_flickr": values}, FALLING, experiment))
+    assert max(map(len, text.splitlines())) <= 80
+    assert "…" not in text
+    for value in values.values():
+        assert text.count(f"{value:.2f}") >= 2
+    for name in ROWS:
+        assert sum(line.strip().startswith(name) for line in text.splitlines()) >= 2
+    assert " -1 " in text
+    assert "10.25" in text
+    if experiment == "translation":
+        assert text.count("100.0 %") == 2 * len(ROWS)
+        assert text.count("37.27") == 2
+    else:
+        assert text.count("35.90 17.57 33.37") == 2
+
+
+def test_reproduce_shows_and_draws_what_the_store_has(smoke, no_training, monkeypatch):
+    monkeypatch.setattr(figures, "HEATMAP_ROWS", ("sparsegen-lin",))  # one is drawn sooner than three
+    out, result = smoke
+    arguments = ["reproduce", "translation", "--scale", "smoke", "--corpora", CORPUS, "--jobs", "1", "--out", str(out)]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 0, done.output
+    assert Result.load(out / "translation.json").rows == result.rows
+    lines = [line for line in done.output.splitlines() if "wrote" not in line]
+    assert max(map(len, lines)) <= 80
+    assert "…" not in done.output
+    assert all(name in done.output for name in ROWS)
+    assert all(entry.verdict.split()[0] in done.output for entry in ledger(result))
+    for name in ("translation-curves", f"{CORPUS}-attention"):
+        for suffix, magic in (("png", b"\x89PNG"), ("svg", b"<?xml")):
+            path = out / "translation" / f"{name}.{suffix}"
+            assert path.read_bytes().startswith(magic)
+            assert f"wrote {path}" in done.output
+
+
+def test_heatmaps_show_one_sentence_under_several_maps(smoke):
+    _, result = smoke
+    drawn = figures.sample_heatmaps(result, CORPUS, "numbers", 1, ("softmax", "sparsegen-lin"))
+    *panels, _ = drawn.axes
+    assert [axes.get_xlabel() for axes in panels] == ["softmax", f"sparsegen-lin ({result.rows[3]['control']:g})"]
+    kept = result.rows[0]["tests"]["numbers"]["samples"][1]
+    assert [label.get_text() for label in panels[0].get_xticklabels()] == kept["source"]
+    assert [label.get_text() for label in panels[0].get_yticklabels()] == kept["written"]
+
+
+def test_a_sample_without_words_is_drawn_too():
+    figures.heatmaps([figures.Heatmap("sparsemax", ["a", "b"], [], [])])
+
+
+def test_curves_have_a_line_for_each_map(smoke):
+    _, result = smoke
+    (axes,) = figures.learning_curves(result).axes
+    assert [line.get_label() for line in axes.lines] == list(ROWS)
+    assert axes.lines[2].get_ydata() == [result.rows[2]["curve"][0]["valid_accuracy"]]
+
+
+def test_reproduce_says_where_to_get_missing_data(tmp_path):
+    arguments = [
+        "reproduce",
+        "summarization",
+        "--scale",
+        "smoke",
+        "--data",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "o"),
+    ]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code == 1
+    assert "corpus 'gigaword' must be in" in done.stderr
+    assert "Traceback" not in done.output
+    assert not (tmp_path / "o").exists()
