@@ -9,10 +9,10 @@ from rich.console import Console
 
 import sparsegen as sg
 from sparsegen._maps import MAPS
-from sparsegen.cli import running as reproduce
 from sparsegen.experiments.store import Result
 from sparsegen.experiments.table1 import properties as laws
 from sparsegen.properties import check, equation, measure
+from sparsegen.report.terminal import show
 
 SLOW = ("sparsegen_log", "sparsecone", "sum_normalization", "spherical_softmax")  # rows outside the domain one by one
 
@@ -100,7 +100,7 @@ def test_the_result_is_shown_in_80_columns():
     summary = {"cells": 6, "equal": 6, "errata": laws.errata(slopes)}
     result = Result("properties", {"scale": "small"}, 0, rows, summary, {}, 1.0, "2030-01-01T00:00:00")
     file = io.StringIO()
-    reproduce.show(result, Console(file=file, width=80))
+    show(result, Console(file=file, width=80))
     text = file.getvalue()
     assert "…" not in text
     assert "6 of 6 cells" in text

@@ -363,7 +363,7 @@ def test_bad_arguments_are_refused(options, error, message):
 )
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, engine, package, extra):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"needs {package}, which .* pip install 'sparsegen\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"needs {package}, which .* pip install -e '\.\[{extra}\]'"):
         run(dict, [{"x": 1}], jobs=2, engine=engine)
 
 

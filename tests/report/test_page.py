@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -15,20 +16,20 @@ from typer.testing import CliRunner
 
 import browsers
 from sparsegen._maps import MAPS
-from sparsegen.cli import app
-from sparsegen.cli import running as reproduce
-from sparsegen.experiments import drawings as figures
+from sparsegen.cli import app, running
+from sparsegen.experiments import registry
 from sparsegen.experiments.ledger import ledger
 from sparsegen.experiments.multilabel import real, synthetic
 from sparsegen.experiments.multilabel.pairs import PAIRS
-from sparsegen.experiments.seq2seq import generation
+from sparsegen.experiments.seq2seq import figures as attention_figures
+from sparsegen.experiments.seq2seq import generation, translation
 from sparsegen.experiments.store import Result
-from sparsegen.experiments.table1 import map_figures
-from sparsegen.experiments.table1 import properties as laws
-from sparsegen.report import html as _html
-from sparsegen.report import page as report
-from sparsegen.report import tables
-from sparsegen.report.page import Contents, Missing, page, read
+from sparsegen.experiments.table1 import map_figures, properties
+from sparsegen.report import figures, html
+from sparsegen.report import page as pages
+from sparsegen.report.page import page
+from sparsegen.report.reading import Contents, Missing, read
+from sparsegen.report.terminal import show
 
 RESULTS = Path(__file__).parents[2] / "results"
 WHEN = "2030-01-31T12:00:00+00:00"
@@ -70,12 +71,12 @@ def made_translation(words=NASTY):
         | {"curve": curve, "valid_accuracy": 0.6}
         for name, kind in generation.ROWS.items()
     ]
-    summary = {**generation._summary("translation", rows), "tried": [], "chosen": {}}
+    summary = {"table": translation.EXPERIMENT.table(rows), "tried": [], "chosen": {}}
     return made("translation", summary, rows, corpora=["multi30k-fr-en"])
 
 
 def made_properties():
-    claimed = dict.fromkeys(tables.MARKS, "yes") | {"lipschitz": "1"}
+    claimed = dict.fromkeys(properties.MARKS, "yes") | {"lipschitz": "1"}
     rows = [{"name": name, "measured": {**claimed, "scale": "no"}, "claimed": claimed} for name in MAPS]
     errata = [{"name": "E1", "claim": "lam -> 1 & more", "measured": "(0.5, 0.3): 0.125"}]
     return made("properties", {"cells": 72, "equal": 71, "errata": errata}, rows)
@@ -191,7 +192,7 @@ def test_figures_have_alternative_texts_and_sizes(parsed):
 @pytest.mark.parametrize("name", MADE)
 def test_every_number_of_the_terminal_is_on_the_page(name, contents, parsed):
     file = io.StringIO()
-    reproduce.show(contents.results[name], Console(file=file, width=1000))
+    show(contents.results[name], Console(file=file, width=1000))
     numbers = set(re.findall(r"[-+±]?\d[\w.+-]*", file.getvalue()))
     assert len(numbers) > 3
     assert {number for number in numbers if number not in parsed.text} == set()
@@ -233,7 +234,7 @@ def test_runs_are_listed_with_versions_seeds_scale_and_time(parsed):
 def test_scaled_down_runs_are_marked(name, scale, expected):
     result = MADE[name]()
     result = Result(name, {**result.config, "scale": scale}, 0, result.rows, result.summary, {}, 1.0, WHEN)
-    assert tables.scaled_down(result) is expected
+    assert registry.scaled_down(result) is expected
 
 
 def test_the_mark_of_a_scaled_down_run_is_on_the_page(text):
@@ -246,24 +247,24 @@ def test_the_same_results_make_the_same_page_in_any_order(contents, text):
 
 
 def test_a_heavy_figure_is_a_png(monkeypatch):
-    monkeypatch.setattr(report, "HEAVY", 50_000)
+    monkeypatch.setattr(figures, "HEAVY", 50_000)
     kinds = [a["src"][:15] for a in Page(page(Contents({"translation": made_translation()}))).all("img")]
     assert kinds == ["data:image/svg+", "data:image/png;"]
 
 
 def test_figures_of_the_maps_are_explained():
-    assert set(report.MAP_FIGURES) == set(map_figures.FIGURES)
+    assert set(map_figures.TEXTS) == set(map_figures.FIGURES)
 
 
 @pytest.mark.parametrize(
     ("seconds", "words"), [(0.46, "0.5 s"), (59.4, "59 s"), (59.6, "1 min 0 s"), (3600, "1 h 0 min")]
 )
 def test_a_duration_is_told_as_one_reads_it(seconds, words):
-    assert report._duration(seconds) == words
+    assert pages._duration(seconds) == words
 
 
 def test_only_what_was_made_as_html_passes_unescaped():
-    assert _html.element("p", "<b>", _html.Html("<br>"), id='"') == '<p id="&quot;">&lt;b&gt;<br></p>'
+    assert html.element("p", "<b>", html.Html("<br>"), id='"') == '<p id="&quot;">&lt;b&gt;<br></p>'
 
 
 # Reading
@@ -329,8 +330,8 @@ def test_a_folder_without_results_is_refused(tmp_path):
 
 def test_the_results_of_the_repository_can_be_read_and_benchmarks_are_named():
     found, others = read([RESULTS])
-    assert {result.experiment for result in found.results.values()} == set(tables.EXPERIMENTS)
-    assert found.maps
+    assert {result.experiment for result in found.results.values()} == set(registry.measured())
+    assert found.drawn == ("figures",)
     assert {"maps.json", "attention.json"} <= {path.name for path in others}
 
 
@@ -345,10 +346,10 @@ def no_data(tmp_path, monkeypatch):
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.setattr(laws, "MAPS", {"sparsemax": MAPS["sparsemax"]})
-    monkeypatch.setattr(laws, "HOURGLASS", ((2, 1.0),))
+    monkeypatch.setattr(properties, "MAPS", {"sparsemax": MAPS["sparsemax"]})
+    monkeypatch.setattr(properties, "HOURGLASS", ((2, 1.0),))
     monkeypatch.setattr(map_figures, "FIGURES", {"contours": map_figures.contours})
-    monkeypatch.setattr(figures, "HEATMAP_ROWS", ("sparsegen-lin",))
+    monkeypatch.setattr(attention_figures, "HEATMAP_ROWS", ("sparsegen-lin",))
     monkeypatch.setattr(generation, "ROWS", {name: generation.ROWS[name] for name in ("softmax", "sparsegen-lin")})
     monkeypatch.setitem(synthetic.SCALES, "smoke", synthetic.Scale((2, 8), (), (200,), 100, 2, (1.0,)))
     monkeypatch.setattr(synthetic, "ALPHA", 1e-2)
@@ -376,7 +377,7 @@ def test_everything_runs_without_data_and_says_what_is_left_out(tmp_path, no_dat
     assert f"wrote {tmp_path / 'out' / 'report.html'}" in done.output
     first = (tmp_path / "out" / "report.html").read_text()
     found = Page(first)
-    assert {"maps", *(f"run-{name}" for name in names)} <= {a["id"] for a in found.all("section")}
+    assert {"figures", *(f"run-{name}" for name in names)} <= {a["id"] for a in found.all("section")}
     assert not found.wrong
     again = run_all(tmp_path / "out")
     assert again.exit_code == 0, again.output
@@ -397,8 +398,9 @@ def made_parts(monkeypatch):
 
         return run_it
 
-    monkeypatch.setattr(reproduce, "_runner", runner)
-    monkeypatch.setattr(figures, "DRAWINGS", {})
+    for name, experiment in registry.measured().items():
+        instant = replace(experiment, run=runner(name), figures=lambda result: ())
+        monkeypatch.setitem(registry._added, name, instant)
     monkeypatch.setattr(map_figures, "FIGURES", {"contours": map_figures.contours})
     return failing, seen
 
@@ -416,7 +418,7 @@ def test_a_part_that_fails_is_told_and_the_others_remain(tmp_path, made_parts, n
     assert "failed: no <file> here" in found.text
     assert "by zero" in found.text
     sections = {a["id"] for a in found.all("section")}
-    assert {"run-numbers", "maps"} <= sections
+    assert {"run-numbers", "figures"} <= sections
     assert not {"run-synthetic", "run-properties"} & sections
 
 
@@ -453,8 +455,8 @@ def test_a_run_from_the_store_keeps_the_times_of_the_work(tmp_path, made_parts):
     first = made_real()
     result = Result("real", first.config, first.seed, first.rows, first.summary, first.versions, 0.1, "2031-01-01")
     first.save(tmp_path / "real.json")
-    assert reproduce._earlier(result, tmp_path / "real.json") == first
+    assert running._earlier(result, tmp_path / "real.json") == first
     other = Result("real", first.config, 9, first.rows, first.summary, first.versions, 0.1, "2031-01-01")
-    assert reproduce._earlier(other, tmp_path / "real.json") is other
+    assert running._earlier(other, tmp_path / "real.json") is other
     (tmp_path / "real.json").write_text("torn")
-    assert reproduce._earlier(result, tmp_path / "real.json") is result
+    assert running._earlier(result, tmp_path / "real.json") is result

@@ -4,9 +4,9 @@
 `attention` the fused attention, `estimator` the classifier's fit. Wrong answers get no time.
 """
 
+from sparsegen.experiments.extras import missing
+
 try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
-    raise ImportError(
-        "sparsegen.bench needs PyTorch, which is not installed: pip install 'sparsegen[torch]'."
-    ) from error
+    raise missing("sparsegen.bench", "torch", "torch") from error

@@ -10,7 +10,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-from sparsegen.experiments import drawings as figures
+from sparsegen.experiments import drawings
 
 # Colour (Okabe and Ito's), marker and line of each implementation in every figure.
 LOOKS = {
@@ -56,7 +56,7 @@ def _panel(axes: Any, title: str, varies: str, lines: Sequence[Line]) -> None:
 
 
 def _figure(panels: Sequence[tuple[str, str, list[Line]]]) -> Figure:
-    with mpl.rc_context(figures.STYLE):
+    with mpl.rc_context(drawings.STYLE):
         figure = Figure(figsize=(2.4 * len(panels) + 1.4, 3.0), layout="constrained")
         grid = figure.subplots(1, len(panels), sharey=True, squeeze=False)[0]
         for axes, panel in zip(grid, panels):
@@ -108,4 +108,4 @@ DRAWN: dict[str, Callable[[dict[str, Any]], Figure | None]] = {"maps": maps, "sc
 def draw(name: str, result: dict[str, Any], folder: Path) -> list[Path]:
     """Write the figure of a benchmark, where it has one; return the paths."""
     figure = DRAWN[name](result) if name in DRAWN else None
-    return [] if figure is None else figures.save(figure, folder / name)
+    return [] if figure is None else drawings.save(figure, folder / name)

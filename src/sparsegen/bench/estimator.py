@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import multiprocessing
-import sys
 import time
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -14,6 +13,7 @@ import numpy as np
 from sklearn.preprocessing import StandardScaler
 
 from sparsegen.bench.measure import Settings, Tell, machine
+from sparsegen.experiments.memory import peak_mib
 from sparsegen.experiments.multilabel.datasets import load
 from sparsegen.experiments.multilabel.metrics import micro_f1
 from sparsegen.experiments.multilabel.synthetic_data import make_documents, split
@@ -42,15 +42,6 @@ def parts(name: str, folder: Path | None = None, rows: int | None = None) -> tup
     return X[:rows], Y[:rows], X_test[:rows], Y_test[:rows]
 
 
-def _peak_mib() -> float | None:
-    if sys.platform == "win32":
-        return None
-    import resource
-
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return peak / (2**20 if sys.platform == "darwin" else 2**10)
-
-
 def measure(
     name: str, mapping: str, alpha: float, tol: float, folder: Path | None = None, rows: int | None = None
 ) -> dict[str, Any]:
@@ -60,12 +51,12 @@ def measure(
     20
     """
     X, Y, X_test, Y_test = parts(name, folder, rows)
-    before = _peak_mib()
+    before = peak_mib()
     start = time.perf_counter()
     threshold = 0.1 if mapping == "softmax" else "auto"  # one fit, not two
     model = SparseMultilabelClassifier(mapping, MAPPINGS[mapping], alpha=alpha, tol=tol, threshold=threshold).fit(X, Y)
     seconds = time.perf_counter() - start
-    peak = _peak_mib()
+    peak = peak_mib()
     scores = np.asarray(X @ model.coef_.T)
     return {
         "data": name, "rows": X.shape[0], "features": X.shape[1], "labels": Y.shape[1], "mapping": mapping,

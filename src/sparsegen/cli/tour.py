@@ -1,4 +1,4 @@
-"""A short tour: each map on one vector, the dial, and the speed beside softmax."""
+"""`sparsegen tour`: each map on one vector, the dial, and the speed beside softmax."""
 
 from __future__ import annotations
 
@@ -7,9 +7,14 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
+import typer
+from rich.console import Console
+from rich.table import Table
 
 import sparsegen
-from sparsegen._table.maps import MAPS
+from sparsegen._maps import MAPS
+from sparsegen.experiments.extras import needed
+from sparsegen.experiments.terminal import table
 
 SCORES = (1.2, 0.9, 0.5, 0.3, 0.1)
 CONTROLS = {"lam": 0.5, "q": 0.5, "temperature": 1.0}
@@ -58,9 +63,10 @@ class SpeedRow(NamedTuple):
 
 def speed_rows(seconds: float = 1.0) -> Iterator[SpeedRow]:
     """sparsegen-lin beside torch.softmax on N(0, 1) scores, with `lam` for about five nonzeros a row."""
-    import sparsegen.torch as sgt
-    from sparsegen.bench.inputs import lam_of, scores
-    from sparsegen.bench.measure import interleaved, torch_threads
+    with needed("measuring speed", "torch"):
+        import sparsegen.torch as sgt
+        from sparsegen.bench.inputs import lam_of, scores
+        from sparsegen.bench.measure import interleaved, torch_threads
 
     with torch_threads(1):
         for rows, n in SHAPES:
@@ -70,3 +76,34 @@ def speed_rows(seconds: float = 1.0) -> Iterator[SpeedRow]:
             ours, softmax = partial(sgt.sparsegen_lin, x, lam=lam), partial(x.softmax, -1)
             times = interleaved({"sparsegen": ours, "softmax": softmax}, seconds)
             yield SpeedRow(rows, n, support, times["sparsegen"]["median_us"], times["softmax"]["median_us"])
+
+
+def _map_table() -> Table:
+    scores = ", ".join(f"{z:g}" for z in SCORES)
+    made = table(f"Every map on z = ({scores})", "map", "probabilities", "support", "threshold")
+    for row in map_rows():
+        p = " ".join(f"{'0' if v == 0 else f'{v:.2f}':>4}" for v in row.p)
+        name = f"{row.name} {row.control}".strip()
+        made.add_row(name, p, str(row.support_size), f"{row.threshold:.2f}")
+    return made
+
+
+def _speed_table(seconds: float) -> Table:
+    title = "Speed beside torch.softmax (float32, one thread, medians)"
+    made = table(title, "rows x K", "nonzeros a row", "sparsegen_lin", "softmax", "ratio")
+    for row in speed_rows(seconds):
+        ours, softmax = f"{row.sparsegen_us:.0f} us", f"{row.softmax_us:.0f} us"
+        made.add_row(f"{row.rows} x {row.n}", f"{row.support:.1f}", ours, softmax, f"{row.ratio:.2f}")
+    return made
+
+
+def tour(seconds: float = typer.Option(1.0, min=0.0, help="Time for each measurement.")) -> None:
+    """Show each map on one vector, and the speed beside softmax."""
+    console = Console()
+    console.print(f"sparsegen {sparsegen.__version__}: probability maps with a dial\n", highlight=False)
+    console.print(_map_table())
+    console.print("Towards lam = 1 sparsegen gets sparser; towards minus infinity, denser.\n", highlight=False)
+    try:
+        console.print(_speed_table(seconds))
+    except ImportError as error:
+        console.print(str(error), markup=False, highlight=False)

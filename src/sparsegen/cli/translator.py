@@ -15,9 +15,11 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from sparsegen._checks import fail
 from sparsegen.experiments.seq2seq.batches import encode
-from sparsegen.experiments.seq2seq.corpora import CORPORA, Split, load_corpus, read_parallel, tokenise
+from sparsegen.experiments.seq2seq.corpora import CORPORA, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig
 from sparsegen.experiments.seq2seq.search import Translation, translate
+from sparsegen.experiments.seq2seq.splits import Split, read_parallel
+from sparsegen.experiments.seq2seq.tokens import tokenise
 from sparsegen.experiments.seq2seq.training import BEST, Place, TrainConfig, Trainer, load_model
 from sparsegen.experiments.seq2seq.vocabulary import SentencePieceVocabulary, WordVocabulary
 from sparsegen.experiments.store import write_text
@@ -174,12 +176,13 @@ def _keep_attention(translations: list[Translation], path: Path) -> None:
         rows = [{"source": t.source, "weights": t.weights.tolist(), "written": t.words} for t in translations]
         write_text(path, json.dumps(rows) + "\n")  # not our own spelling of numbers: "NaN" may be a word here
         return
-    from sparsegen.experiments import drawings as figures
+    from sparsegen.experiments import drawings
+    from sparsegen.experiments.seq2seq import figures
 
     drawn = [t for t in translations if t.words and t.source][:DRAWN]
     if not drawn:
         fail(ValueError, "attention", "of at least one line with words", "none was read")
     panels = [figures.Heatmap("", list(t.source), list(t.words), t.weights) for t in drawn]
-    figures.save_as(figures.heatmaps(panels), path)
+    drawings.save_as(figures.heatmaps(panels), path)
     if len(drawn) < len(translations):
         print(f"{path} shows the first {len(drawn)} of {len(translations)} lines; .json keeps all.", file=sys.stderr)

@@ -1,1 +1,1 @@
-"""The paper's experiments: data, metrics and runs. They need more than NumPy: pip install 'sparsegen[experiments]'."""
+"""The paper's experiments: data, metrics and runs. They need more than NumPy: the extra `experiments`."""

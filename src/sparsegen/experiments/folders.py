@@ -8,6 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 DATA_VARIABLE = "SPARSEGEN_DATA"
+RUNS_VARIABLE = "SPARSEGEN_RUNS"  # folder in which training runs are kept and resumed
 
 
 def places(folder: str | Path | None, kind: str) -> list[Path]:

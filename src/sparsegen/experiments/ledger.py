@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
-from itertools import pairwise
-from typing import Any
+from dataclasses import dataclass
 
+from sparsegen.experiments import registry
 from sparsegen.experiments.store import Result
 
-HOLDS, PARTLY, NOT, UNKNOWN = "holds", "holds partly", "does not hold", "not measured"
-FEW, MANY = 4, 7  # mean numbers of labels called few and many
-CLOSE_F1, CLOSE_JSD = 0.02, 0.005  # what counts as near the paper's number, and as good as another method
-VISIBLE = {"f1": 0.002, "jsd": 0.001, "support": 0.02}  # smaller differences of means are a tie
-HINGES = ("sparsemax+hinge", "sparsehg+hinge")
-COMPARABLE = {"bleu": 1.0, "rougeL": 1.0}  # points between rows that the paper would call comparable
+HOLDS, PARTLY, NOT, UNKNOWN = VERDICTS = "holds", "holds partly", "does not hold", "not measured"
 
 
 @dataclass(frozen=True)
@@ -28,37 +21,14 @@ class Entry:
     verdict: str
 
 
-class Table:
-    """The means of a synthetic Result by point and pair."""
+def by_share(wins: list[bool], *, most: bool = False) -> tuple[str, str]:
+    """Judge a claim about all comparisons, or about most of them; return a text and the verdict.
 
-    def __init__(self, result: Result) -> None:
-        self.means = {
-            (row["setting"], row["value"], row["pair"], measure): row[measure][0]
-            for row in result.summary["table"]
-            for measure in ("f1", "jsd", "support")
-        }
-        self.points = sorted({key[:2] for key in self.means})
-
-    def gain(self, measure: str, pair: str, other: str, point: tuple[str, int]) -> float:
-        """By how much `pair` is ahead of `other`: above in F1, below in the others."""
-        difference = self.means[(*point, pair, measure)] - self.means[(*point, other, measure)]
-        return difference if measure == "f1" else -difference
-
-    def wins(self, measure: str, pairs: Iterable[str], other: str, points: Iterable[tuple[str, int]]) -> list[bool]:
-        """Tell for each point and pair whether it is visibly ahead of `other`."""
-        return [self.gain(measure, pair, other, point) > VISIBLE[measure] for point in points for pair in pairs]
-
-    def few(self) -> list[tuple[str, int]]:
-        """Return the points with few labels."""
-        return [point for point in self.points if point[0] == "mean" and point[1] <= FEW]
-
-    def many(self) -> list[tuple[str, int]]:
-        """Return the points with many labels."""
-        return [point for point in self.points if point[0] == "mean" and point[1] >= MANY]
-
-
-def _by_share(wins: list[bool], *, most: bool = False) -> tuple[str, str]:
-    """Verdict and text for a claim about all comparisons, or about most of them."""
+    Examples
+    --------
+    >>> by_share([True, True, False])
+    ('in 2 of 3 comparisons', 'holds partly')
+    """
     share = sum(wins) / len(wins)
     text = f"in {sum(wins)} of {len(wins)} comparisons"
     holds, partly = (0.5, 0.25) if most else (1.0, 0.5)
@@ -66,245 +36,6 @@ def _by_share(wins: list[bool], *, most: bool = False) -> tuple[str, str]:
     return text, HOLDS if enough else PARTLY if share >= partly else NOT
 
 
-def _better_f1(table: Table) -> tuple[str, str]:
-    text, verdict = _by_share(table.wins("f1", HINGES, "sparsemax+huber", table.points))
-    few = table.wins("f1", HINGES, "sparsemax+huber", table.few())
-    return f"better {text}; with at most {FEW} labels on average in {sum(few)} of {len(few)}", verdict
-
-
-def _more_when_sparse(table: Table) -> tuple[str, str]:
-    if not table.few() or not table.many():
-        return "needs points with few and with many labels", UNKNOWN
-    gains = [
-        sum(table.gain("f1", pair, "sparsemax+huber", point) for point in points for pair in HINGES)
-        / (len(points) * len(HINGES))
-        for points in (table.few(), table.many())
-    ]
-    text = f"F1 gain {gains[0]:+.3f} with few labels, {gains[1]:+.3f} with many"
-    return text, HOLDS if gains[0] > max(gains[1], 0) else NOT
-
-
-def _sparser(table: Table) -> tuple[str, str]:
-    mean = [point for point in table.points if point[0] == "mean"]
-    text, verdict = _by_share(table.wins("support", HINGES, "sparsemax+huber", mean))
-    few = table.wins("support", HINGES, "sparsemax+huber", table.few())
-    return f"sparser {text}; with at most {FEW} labels on average in {sum(few)} of {len(few)}", verdict
-
-
-def _hourglass_f1(table: Table) -> tuple[str, str]:
-    gains = [table.gain("f1", "sparsehg+hinge", "sparsemax+hinge", point) for point in table.points]
-    text, verdict = _by_share(table.wins("f1", ["sparsehg+hinge"], "sparsemax+hinge", table.points), most=True)
-    average = f"by {sum(gains) / len(gains):+.4f} on average"
-    return f"better {text}, {average}: at the optimum of a linear model both are the same (docs/math.md)", verdict
-
-
-def _jsd_softmax(table: Table) -> tuple[str, str]:
-    text, verdict = _by_share(table.wins("jsd", HINGES, "softmax+log", table.points))
-    return f"lower {text}", verdict
-
-
-def _jsd_huber(table: Table) -> tuple[str, str]:
-    others = ("softmax+log", *HINGES)
-    best = [
-        all(table.gain("jsd", "sparsemax+huber", pair, point) >= -VISIBLE["jsd"] for pair in others)
-        for point in table.points
-    ]
-    text, verdict = _by_share(best, most=True)
-    return f"lowest of the four, or level with it, {text}", verdict
-
-
-def _jsd_few(table: Table) -> tuple[str, str]:
-    gains = [table.gain("jsd", pair, "sparsemax+huber", point) for point in table.few() for pair in HINGES]
-    if not gains:
-        return "needs points with few labels", UNKNOWN
-    text, verdict = _by_share([gain >= -CLOSE_JSD for gain in gains])
-    return f"lower or within {CLOSE_JSD} {text}; gain {sum(gains) / len(gains):+.4f} on average", verdict
-
-
-def _jsd_order(table: Table) -> tuple[str, str]:
-    first = table.wins("jsd", ["sparsehg+hinge"], "sparsemax+hinge", table.points)
-    then = table.wins("jsd", ["sparsemax+hinge"], "softmax+log", table.points)
-    verdicts = [_by_share(wins, most=True)[1] for wins in (first, then)]
-    text = f"first step in {sum(first)} of {len(first)} points, second in {sum(then)} of {len(then)}"
-    return text, HOLDS if verdicts == [HOLDS, HOLDS] else PARTLY if HOLDS in verdicts else NOT
-
-
-SYNTHETIC: list[tuple[str, str, str, Callable[[Table], tuple[str, str]]]] = [
-    (
-        "Both hinge pairs have a better F-score than sparsemax+huber in all three settings",
-        "Sec. 6.1.1",
-        "holds if at every point, partly from half of them",
-        _better_f1,
-    ),
-    (
-        "... especially where label distributions are sparser",
-        "Sec. 6.1.1",
-        "holds if the mean gain is positive and larger with few labels",
-        _more_when_sparse,
-    ),
-    (
-        "sparsehg+hinge has a better F-score than sparsemax+hinge in most cases",
-        "Sec. 6.1.1",
-        "holds above half of the points, partly from a quarter",
-        _hourglass_f1,
-    ),
-    (
-        "The hinge losses give sparser outputs than huber",
-        "Sec. 6.1.1, Fig. sparsity",
-        "holds if at every mean number of labels, partly from half",
-        _sparser,
-    ),
-    (
-        "The hinge pairs have a better JSD than softmax+log",
-        "Sec. 6.1.1",
-        "holds if at every point, partly from half",
-        _jsd_softmax,
-    ),
-    (
-        "sparsemax+huber has overall the best JSD",
-        "App. JSD",
-        "holds above half of the points, partly from a quarter",
-        _jsd_huber,
-    ),
-    (
-        "With few labels the hinge pairs' JSD is as good as that of sparsemax+huber",
-        "App. JSD",
-        f"holds if never worse by more than {CLOSE_JSD}",
-        _jsd_few,
-    ),
-    (
-        "JSD of sparsehg+hinge is in general better than of sparsemax+hinge, and that than of softmax+log",
-        "App. JSD",
-        "each step above half of the points; partly if one is",
-        _jsd_order,
-    ),
-]
-
-
-def _equivalence(result: Result) -> Entry:
-    found = result.summary["equivalence"]
-    scaled, same = found["equal_scaled_penalty"], found["equal_same_penalty"]
-    text = (
-        f"{scaled:.2%} of label decisions equal with the penalty scaled by 1/(1 - lam)^2, {same:.2%} with the same one"
-    )
-    verdict = HOLDS if min(scaled, same) >= 0.999 else PARTLY if max(scaled, same) >= 0.99 else NOT
-    claim = "sparsegen-lin with its hinge loss produces the same result as sparsemax+hinge"
-    rule = "holds from 99.9 % equal decisions under both penalties, partly from 99 % under one"
-    return Entry(claim, "Sec. 6.1", rule, text, verdict)
-
-
-def _cells(table: list[dict[str, Any]]) -> Entry:
-    beside = [row for row in table if "paper" in row]
-    near = [row for row in beside if row["difference"] >= -CLOSE_F1]
-    short = ", ".join(f"{row['name']} {row['pair']} {row['f1']:.3f} (paper {row['paper']:.2f})" for row in beside
-                      if row not in near)  # fmt: skip
-    text = f"{len(near)} of {len(beside)} cells within {CLOSE_F1} or better" + (f"; short: {short}" if short else "")
-    verdict = HOLDS if len(near) == len(beside) else PARTLY if 2 * len(near) >= len(beside) else NOT
-    return Entry(
-        "F-scores of Table real data", "App. Real Datasets", "holds if every cell is, partly from half", text, verdict
-    )
-
-
-def _spread(table: list[dict[str, Any]]) -> Entry:
-    spread: dict[str, float] = {}
-    for name in dict.fromkeys(row["name"] for row in table if "paper" in row):
-        scores = [row["f1"] for row in table if row["name"] == name]
-        spread[name] = max(scores) - min(scores)
-    text = "; ".join(f"{name}: best and worst {gap:.3f} apart" for name, gap in spread.items())
-    wide = max(spread.values())
-    verdict = HOLDS if wide <= 0.05 else PARTLY if min(spread.values()) <= 0.05 else NOT
-    rule = "holds if no more than 0.05 apart, partly if so on one set"
-    return Entry("All methods give comparable results on the real sets", "Sec. 6.1.2", rule, text, verdict)
-
-
-def _hinge_or_huber(table: list[dict[str, Any]]) -> Entry:
-    scores = {(row["name"], row["pair"]): row["f1"] for row in table}
-    names = list(dict.fromkeys(name for name, _ in scores))
-    wins = [scores[name, pair] > scores[name, "sparsemax+huber"] for name in names for pair in HINGES]
-    text, verdict = _by_share(wins)
-    rule = "holds if in every comparison, partly from half"
-    return Entry("Hinge losses work better than huber losses (real data)", "Sec. 4", rule, f"better F1 {text}", verdict)
-
-
-def _scores(result: Result, measure: str) -> dict[str, dict[str, float]]:
-    """The measure of each row of the paper's table, by corpus and test set."""
-    found: dict[str, dict[str, float]] = {}
-    for row in result.summary["table"]:
-        found.setdefault(f"{row['corpus']} {row['test']}", {})[row["row"]] = row[measure]
-    return found
-
-
-def _sparsegen_best(result: Result, measure: str, claim: str, source: str) -> Entry:
-    """Judge a claim that sparsegen-lin is ahead of softmax and sparsemax."""
-    wins, texts = [], []
-    for name, scores in _scores(result, measure).items():
-        if not {"sparsegen-lin", "softmax", "sparsemax"} <= scores.keys():
-            continue
-        wins += [scores["sparsegen-lin"] > scores[other] for other in ("softmax", "sparsemax")]
-        texts.append(f"{name}: {' '.join(f'{n} {scores[n]:.2f}' for n in ('sparsegen-lin', 'softmax', 'sparsemax'))}")
-    rule = "holds if ahead of both on every test set, partly in half of the comparisons; one seed"
-    if not wins:
-        return Entry(claim, source, rule, "rows are missing", UNKNOWN)
-    verdict = HOLDS if all(wins) else PARTLY if 2 * sum(wins) >= len(wins) else NOT
-    return Entry(claim, source, rule, "; ".join(texts), verdict)
-
-
-def _comparable(result: Result, measure: str, source: str) -> Entry:
-    """Judge the claim that sparsehourglass is as good as the others."""
-    gaps = {
-        name: scores["sparsehg"] - max(value for row, value in scores.items() if row != "sparsehg")
-        for name, scores in _scores(result, measure).items()
-        if "sparsehg" in scores and len(scores) > 1
-    }
-    rule = f"holds if within {COMPARABLE[measure]:g} of the best row on every test set, partly on one"
-    claim = "Sparsehg formulations yield comparable performance"
-    if not gaps:
-        return Entry(claim, source, rule, "rows are missing", UNKNOWN)
-    near = [gap >= -COMPARABLE[measure] for gap in gaps.values()]
-    text = "; ".join(f"{name}: {gap:+.2f} from the best other row" for name, gap in gaps.items())
-    return Entry(claim, source, rule, text, HOLDS if all(near) else PARTLY if any(near) else NOT)
-
-
-def _lam_and_support(result: Result) -> Entry:
-    """Judge the claim that a larger lam makes attention sparser, on the short runs that differ in lam alone."""
-    tried = [row for row in result.summary["tried"] if row["mapping"] == "sparsegen_lin"]
-    found = sorted((row["control"], row["support"]) for row in tried if "support" in row)
-    claim, rule = "Larger lam leads to sparser attention", "holds if the support falls with every step of lam"
-    if len(found) < 2:
-        return Entry(claim, "Sec. 6.2", rule, "fewer than two values of lam were tried", UNKNOWN)
-    falls = [later < earlier for (_, earlier), (_, later) in pairwise(found)]
-    text = ", ".join(f"lam {lam:g}: {support:.2f} source words" for lam, support in found)
-    return Entry(claim, "Sec. 6.2", rule, text, HOLDS if all(falls) else PARTLY if any(falls) else NOT)
-
-
-def _generation(result: Result) -> list[Entry]:
-    """The claims that the rows of a Result can speak of; a smoke run is no evidence."""
-    entries = [entry for entry in _all_generation(result) if entry.verdict != UNKNOWN]
-    if result.config["scale"] != "smoke":
-        return entries
-    return [replace(entry, measured="a smoke run trains too little to tell", verdict=UNKNOWN) for entry in entries]
-
-
-def _all_generation(result: Result) -> list[Entry]:
-    if result.experiment == "translation":
-        claim = "Sparsegen-lin surpasses the BLEU of softmax and sparsemax"
-        best = _sparsegen_best(result, "bleu", claim, "Sec. 6.2, for FR-EN")
-        return [best, _comparable(result, "bleu", "Sec. 6.2"), _lam_and_support(result)]
-    claim = "Sparsegen-lin stands out in ROUGE-L"
-    best = _sparsegen_best(result, "rougeL", claim, "Sec. 6.2")
-    return [best, _comparable(result, "rougeL", "Sec. 6.2"), _lam_and_support(result)]
-
-
 def ledger(result: Result) -> list[Entry]:
     """Return the claims that a Result speaks of, with their verdicts."""
-    if result.experiment == "real":
-        table = result.summary["table"]
-        beside = any("paper" in row for row in table)
-        return ([_cells(table), _spread(table)] if beside else []) + [_hinge_or_huber(table)]
-    if result.experiment == "synthetic":
-        table = Table(result)
-        found = [Entry(claim, source, rule, *judge(table)) for claim, source, rule, judge in SYNTHETIC]
-        return [*found, _equivalence(result)]
-    if result.experiment in ("translation", "summarization"):
-        return _generation(result)
-    return []
+    return list(registry.of(result).ledger(result))

@@ -12,7 +12,8 @@ import math
 import os
 import platform
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
 from dataclasses import asdict, dataclass, fields
 from datetime import datetime
 from importlib import metadata
@@ -258,6 +259,33 @@ class Result:
         except ValueError as error:  # of which JSONDecodeError and UnicodeDecodeError are kinds
             fail(ValueError, str(path), "a whole JSON file", f"{len(text)} bytes that are not: {error}")
         return cls(**_stored_fields(stored, path))
+
+
+class Stopwatch:
+    """Started before an experiment's work, it makes the Result at the end of it.
+
+    Examples
+    --------
+    >>> result = Stopwatch().result("toy", {"q": 1.0}, 0, [{"f1": 0.5}], {"best": 0.5})
+    >>> result.rows, result.wall_time < 60
+    (({'f1': 0.5},), True)
+    """
+
+    def __init__(self) -> None:
+        self._started, self._start = datetime.now().astimezone(), time.perf_counter()
+
+    def result(
+        self,
+        experiment: str,
+        config: dict[str, Any],
+        seed: int,
+        rows: Iterable[dict[str, Any]],
+        summary: dict[str, Any],
+    ) -> Result:
+        """Return the Result, with the versions and the time since the start."""
+        seconds = time.perf_counter() - self._start
+        started = self._started.isoformat("T", "seconds")
+        return Result(experiment, config, seed, tuple(rows), summary, versions(), seconds, started)
 
 
 def _stored_fields(stored: Any, path: str | Path) -> dict[str, Any]:

@@ -23,7 +23,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparsegen._table.checks import fail
+from sparsegen._checks import fail
+from sparsegen.experiments.extras import missing
 from sparsegen.experiments.folders import environment
 from sparsegen.experiments.store import CellStore, plain, to_json
 
@@ -234,9 +235,7 @@ def _package(name: str, extra: str) -> Any:
     try:
         return importlib.import_module(name)
     except ImportError as error:
-        raise ImportError(
-            f"sparsegen: this engine needs {name}, which is not installed: pip install 'sparsegen[{extra}]'."
-        ) from error
+        raise missing("this engine", name, extra) from error
 
 
 def _outcomes(

@@ -2,229 +2,24 @@
 
 from __future__ import annotations
 
-import base64
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from itertools import groupby
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from sparsegen._checks import fail
-from sparsegen.experiments.store import FORMAT, Result, from_json, write_text
-from sparsegen.report import tables
-from sparsegen.report.html import STYLE, Html, element, joined
-from sparsegen.report.tables import EXPERIMENTS, Column, Table, ledger_table, scaled_down, tables_of
+from sparsegen.experiments import registry
+from sparsegen.experiments.registry import Experiment, scaled_down
+from sparsegen.experiments.store import Result, write_text
+from sparsegen.experiments.tables import Column, Table
+from sparsegen.report.boxes import VERDICT_CLASSES, table_box
+from sparsegen.report.figures import card, figures_of, figures_without_result
+from sparsegen.report.html import Html, element, joined
+from sparsegen.report.reading import Contents, Missing
+from sparsegen.report.style import STYLE
+from sparsegen.report.tables import ledger_table, tables_of
 
-HEAVY = 300_000  # bytes from which an SVG gives way to a PNG
 TITLE = "On Controllable Sparse Alternatives to Softmax: measured"
 PAPER = "Laha et al., “On Controllable Sparse Alternatives to Softmax”, NeurIPS 2018"
-TITLES = {
-    "properties": "Table 1: properties of the maps",
-    "synthetic": "Multilabel learning on synthetic documents",
-    "real": "Multilabel learning on real data",
-    "translation": "Translation",
-    "summarization": "Summarization",
-}
-VERDICT_CLASSES = dict(zip(tables.VERDICTS, ("holds", "partly", "not", "unknown")))
-
-
-class Missing(NamedTuple):
-    """A part that the report does not have, and why."""
-
-    name: str
-    why: str
-
-
-@dataclass(frozen=True)
-class Contents:
-    """What a report is made of.
-
-    Parameters
-    ----------
-    results : dict of str to Result
-        By name: that of the file, without its ending.
-    missing : list of Missing
-        What was left out, or failed.
-    maps : bool
-        Whether the figures of the maps are drawn. They need no Result; `read` wants them beside Table 1.
-    """
-
-    results: dict[str, Result] = field(default_factory=dict)
-    missing: list[Missing] = field(default_factory=list)
-    maps: bool = False
-
-
-# Reading
-
-
-def _files(paths: Iterable[Path]) -> Iterator[tuple[Path, bool]]:
-    """Each file, and whether it was named itself; of folders those that end in .json, in the order of their names."""
-    for path in paths:
-        if path.is_dir():
-            yield from ((file, False) for file in sorted(path.glob("*.json")))
-        else:
-            yield path, True
-
-
-def _checked(result: Result, path: Path) -> Result:
-    """Refuse a Result whose tables cannot be made, by name."""
-    try:
-        tables_of(result)
-        ledger_table(result)
-    except (KeyError, TypeError, IndexError, AttributeError) as error:
-        got = f"one without {error}" if isinstance(error, KeyError) else str(error)
-        fail(ValueError, str(path), f"a Result of {result.experiment} as this version writes it", got)
-    except ValueError as error:
-        raise ValueError(f"{error} It is in {path}.") from None
-    return result
-
-
-def _is_result(path: Path) -> bool:
-    """Whether a file is a Result, or torn: loading it says so."""
-    try:
-        stored = from_json(path.read_bytes())
-    except ValueError:
-        return True
-    return isinstance(stored, dict) and stored.get("format") == FORMAT
-
-
-def _unused(name: str, taken: Mapping[str, Any]) -> str:
-    """The name, with a number behind it if it is taken."""
-    names = (name, *(f"{name}-{i}" for i in range(2, len(taken) + 3)))
-    return next(new for new in names if new not in taken)
-
-
-def read(paths: Iterable[Path]) -> tuple[Contents, list[Path]]:
-    """Read Results from files and folders; return them, and the files of folders that are something else.
-
-    Parameters
-    ----------
-    paths : iterable of Path
-        Of a folder the files that end in .json are read.
-
-    Raises
-    ------
-    FileNotFoundError
-        A file is not there.
-    ValueError
-        A file is torn, or was named itself and is no Result; or there is none at all.
-
-    Examples
-    --------
-    >>> read([Path("nowhere.json")])
-    Traceback (most recent call last):
-        ...
-    FileNotFoundError: [Errno 2] No such file or directory: 'nowhere.json'
-    """
-    results: dict[str, Result] = {}
-    others = []
-    for path, asked in _files(paths):
-        if asked or _is_result(path):
-            results[_unused(path.stem, results)] = _checked(Result.load(path), path)
-        else:
-            others.append(path)
-    if not results:
-        fail(ValueError, "paths", "Results, or folders with one", ", ".join(map(str, others)) or "no JSON file")
-    maps = any(result.experiment == "properties" for result in results.values())
-    return Contents(results, maps=maps), others
-
-
-# Tables
-
-
-def _label(text: str, where: str) -> str:
-    """What a box is called by who cannot see where it stands: no two the same."""
-    return f"{where}: {text}" if where else text
-
-
-def _cell(text: str, column: Column) -> Html:
-    if column.kind == "name":
-        return element("th", text, scope="row", class_="name")
-    if column.kind == "verdict":
-        return element("td", element("span", text, class_=VERDICT_CLASSES[text]), class_="verdict")
-    word, bracket, rest = text.partition(" (") if column.kind == "mark" else (text, "", "")
-    other = element("span", bracket.strip() + rest, class_="other") if rest else None
-    return element("td", word, " " if rest else None, other, class_=column.kind)
-
-
-def _lines(rows: Iterable[Sequence[str]], columns: Sequence[Column]) -> list[Html]:
-    return [joined(*(_cell(text, column) for text, column in zip(row, columns))) for row in rows]
-
-
-def _bodies(table: Table) -> Iterator[Html]:
-    """The lines of a table; those of a group stand in a body of their own, headed by its name."""
-    if table.columns[0].kind != "group":
-        yield element("tbody", *(element("tr", line) for line in _lines(table.rows, table.columns)))
-        return
-    for name, rows in groupby(table.rows, key=lambda row: row[0]):
-        first, *others = _lines((row[1:] for row in rows), table.columns[1:])
-        head = element("th", name, scope="rowgroup", rowspan=1 + len(others), class_="group")
-        yield element("tbody", element("tr", head, first), *(element("tr", line) for line in others))
-
-
-def _table(table: Table, where: str = "", look: str = "") -> Html:
-    """A table in a box of its own that scrolls, by keyboard too, where the page is narrow."""
-    heads = (element("th", column.title, scope="col", class_=column.kind) for column in table.columns)
-    parts = (element("caption", element("span", table.title)), element("thead", element("tr", *heads)), *_bodies(table))
-    box = element(
-        "div", element("table", *parts), class_=f"scroll {look}".strip(), tabindex=0, role="region",
-        aria_label=_label(table.title, where),
-    )  # fmt: skip
-    return joined(box, *(element("p", note, class_="note") for note in table.notes))
-
-
-# Figures
-
-
-def _image(figure: Any) -> tuple[str, bytes, int, int]:
-    """A figure as its MIME type, bytes, and width and height on the page."""
-    from sparsegen.experiments.drawings import rendered
-
-    svg = rendered(figure, "svg")
-    size = re.search(rb'<svg [^>]*width="([\d.]+)pt" height="([\d.]+)pt"', svg)
-    assert size is not None  # matplotlib writes them
-    width, height = (round(float(text) * 96 / 72) for text in size.groups())
-    if len(svg) <= HEAVY:
-        return "image/svg+xml", svg, width, height
-    return "image/png", rendered(figure, "png"), width, height
-
-
-def _figure(figure: Any, caption: str, alt: str, where: str = "") -> Html:
-    """A figure on a white card that scrolls where the page is too narrow for its letters."""
-    kind, content, width, height = _image(figure)
-    source = f"data:{kind};base64,{base64.b64encode(content).decode()}"
-    image = element("img", src=source, alt=alt, width=width, height=height)
-    box = element("div", image, class_="scroll", tabindex=0, role="region", aria_label=_label(caption, where))
-    return element("figure", box, element("figcaption", caption, "."))
-
-
-# What the figures of the maps show, for who reads and for who cannot see them.
-MAP_FIGURES = {
-    "contours": (
-        "Lines of equal probability of the first of two scores",
-        "In the plane of two scores: parallel lines for softmax, parallel lines between two flat regions for "
-        "sparsemax, rays from the origin for sum-normalization.",
-    ),
-    "sparsegen-lin-regions": (
-        "Where sparsegen-lin gives one nonzero and where two, beside sparsemax",
-        "In the plane of two scores, a diagonal band gives two nonzeros, all outside of it one. At lam = 0.5 the band "
-        "is half as wide as that of sparsemax, and the points z and z' become the corners A and B.",
-    ),
-    "cone-and-hourglass": (
-        "How sparsecone and sparsehourglass find their point",
-        "Two planes of two scores. Sparsecone goes along the line from the score to (-q, -q) until it meets the "
-        "simplex; sparsehourglass mirrors scores of negative sum first, so that its region is an hourglass.",
-    ),
-    "atlas": (
-        "Size of the support, and lines of equal probability of the first class, around the triangle of three classes",
-        "A grid of triangles: a row each for sparsegen-lin, sparsegen-exp, sparsegen-sq, sparsehourglass and other "
-        "maps, from denser on the left to sparser on the right where there is a control.",
-    ),
-}
-
-
-# Sections
 
 
 def _duration(seconds: float) -> str:
@@ -238,7 +33,8 @@ def _duration(seconds: float) -> str:
 
 def _title(result: Result) -> str:
     parts = ", ".join(result.config.get("sets", result.config.get("corpora", ())))
-    return f"{TITLES[result.experiment]}: {parts}" if parts else TITLES[result.experiment]
+    title = registry.of(result).title
+    return f"{title}: {parts}" if parts else title
 
 
 def _seeds(result: Result) -> str:
@@ -287,39 +83,37 @@ def _ledger(results: Mapping[str, Result]) -> Html | None:
         return None
     verdicts = [row[-1] for table in found.values() for row in table.rows]
     tally = ", ".join(f"{verdicts.count(word)} “{word}”" for word in VERDICT_CLASSES if word in verdicts)
-    ledgers = (_table(replace(table, title=_title(results[name])), "Ledger", "ledger") for name, table in found.items())
+    titled = (replace(table, title=_title(results[name])) for name, table in found.items())
+    ledgers = (table_box(table, "Ledger", "ledger") for table in titled)
     lead = f"What the paper claims, and what was measured. Verdicts are computed from the numbers by the rule: {tally}."
     return _section("ledger", "Ledger", element("p", lead), *ledgers)
 
 
-def _maps() -> Html:
-    from sparsegen.experiments.table1.map_figures import FIGURES
-
-    texts = ((make(), *MAP_FIGURES.get(name, (name, name))) for name, make in FIGURES.items())
-    return _section("maps", "Figures of the maps", *(_figure(*text) for text in texts))
+def _unmeasured(experiment: Experiment) -> Html:
+    """The figures of an experiment without a Result."""
+    return _section(experiment.name, experiment.title, *map(card, figures_without_result(experiment)))
 
 
 def _experiment(name: str, result: Result) -> Html:
-    from sparsegen.experiments.drawings import drawings
-
     about = f"Scale {result.config.get('scale', 'not said')}, seed {_seeds(result)}, {_duration(result.wall_time)}."
     title = _title(result)
-    drawn = (_figure(drawing.figure, drawing.caption, drawing.alt, title) for drawing in drawings(result))
+    drawn = (card(drawing, title) for drawing in figures_of(result))
     tag = "scaled-down run" if scaled_down(result) else None
-    shown = (_table(table, title) for table in tables_of(result))
+    shown = (table_box(table, title) for table in tables_of(result))
     return _section(name, title, element("p", about, class_="about"), *shown, *drawn, tag=tag)
 
 
 def _sections(contents: Contents) -> Iterator[tuple[str, str, Html]]:
     """Address, title and content of each section."""
     results = contents.results
-    overview = [_missing(contents.missing), *map(_table, (_runs(results), _versions(results)))]
+    overview = [_missing(contents.missing), *map(table_box, (_runs(results), _versions(results)))]
     yield "runs", "Runs", _section("runs", "Runs", *overview)
     ledger = _ledger(results)
     if ledger is not None:
         yield "ledger", "Ledger", ledger
-    if contents.maps:
-        yield "maps", "Figures of the maps", _maps()
+    for name, experiment in registry.experiments().items():
+        if name in contents.drawn:
+            yield name, experiment.title, _unmeasured(experiment)
     for name, result in results.items():
         yield f"run-{name}", _title(result), _experiment(f"run-{name}", result)
 
@@ -337,7 +131,7 @@ def page(contents: Contents) -> str:
     >>> text.startswith("<!doctype html>"), text.count("<h1"), "0.757" in text
     (True, 1, True)
     """
-    ordered = sorted(contents.results.items(), key=lambda item: (list(EXPERIMENTS).index(item[1].experiment), item[0]))
+    ordered = sorted(contents.results.items(), key=lambda item: (registry.of(item[1]).order, item[0]))
     sections = list(_sections(replace(contents, results=dict(ordered))))
     links = (element("li", element("a", title, href=f"#{name}")) for name, title, _ in sections)
     head = element(

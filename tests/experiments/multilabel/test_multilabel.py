@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import mulan_files
 import numpy as np
@@ -11,10 +12,9 @@ import pytest
 from typer.testing import CliRunner
 
 from sparsegen.cli import app
-from sparsegen.experiments import ledger as ledgers
-from sparsegen.experiments import sweep
+from sparsegen.experiments import registry, sweep
 from sparsegen.experiments.ledger import HOLDS, NOT, PARTLY, UNKNOWN, ledger
-from sparsegen.experiments.multilabel import real, synthetic
+from sparsegen.experiments.multilabel import claims, real, synthetic
 from sparsegen.experiments.multilabel.pairs import PAIRS, score, threshold_for
 from sparsegen.experiments.store import Result
 
@@ -181,9 +181,7 @@ def toy_set(folder, rows=60):
 def test_real_data_is_tuned_on_training_rows_and_scored_on_test_rows(tmp_path, monkeypatch):
     toy_set(tmp_path)
     monkeypatch.setenv("SPARSEGEN_DATA", str(tmp_path))
-    real._data.cache_clear()
     result = real.run("smoke")
-    real._data.cache_clear()
     assert {row["pair"] for row in result.rows} == set(PAIRS)
     for row in result.rows:
         assert row["f1"] > 0.75
@@ -220,7 +218,6 @@ def test_reproduce_synthetic_writes_result_figures_and_ledger(tmp_path, toy):
 
 
 def test_reproduce_real_says_where_to_get_missing_data(tmp_path):
-    real._data.cache_clear()
     done = invoke("real", "--data", tmp_path, "--out", tmp_path / "out")
     assert done.exit_code == 1
     assert "scene-train.arff" in done.output
@@ -238,7 +235,7 @@ def test_an_interrupted_run_says_that_it_can_go_on(tmp_path, monkeypatch):
     def interrupted(*arguments, **options):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(synthetic, "run", interrupted)
+    monkeypatch.setitem(registry._added, "synthetic", replace(synthetic.EXPERIMENT, run=interrupted))
     done = invoke("synthetic", "--out", tmp_path)
     assert done.exit_code == 130
     assert "goes on from there" in done.output
@@ -250,5 +247,5 @@ def test_a_result_is_json_that_anyone_can_read(tmp_path):
 
 
 def test_verdict_thresholds_are_what_the_texts_say():
-    assert ledgers.FEW < ledgers.MANY
-    assert "0.005" in next(rule for claim, _, rule, _ in ledgers.SYNTHETIC if "few labels" in claim)
+    assert claims.FEW < claims.MANY
+    assert "0.005" in next(rule for claim, _, rule, _ in claims.CLAIMS if "few labels" in claim)

@@ -13,16 +13,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from sparsegen.experiments.seq2seq import corpora
-from sparsegen.experiments.seq2seq.corpora import (
-    CORPORA,
-    Split,
-    gigaword_form,
-    load_corpus,
-    numbers_and_dates,
-    read_parallel,
-    tokenise,
-)
+from sparsegen.experiments.seq2seq import numbers
+from sparsegen.experiments.seq2seq.corpora import CORPORA, load_corpus
+from sparsegen.experiments.seq2seq.numbers import numbers_and_dates
+from sparsegen.experiments.seq2seq.splits import Split, read_parallel
+from sparsegen.experiments.seq2seq.tokens import gigaword_form, tokenise
 
 MULTI30K = CORPORA["multi30k-fr-en"].files
 
@@ -291,13 +286,13 @@ def test_the_parts_of_the_generated_corpus_share_no_line(name):
 def test_composed_numbers_are_those_of_num2words():
     num2words = pytest.importorskip("num2words").num2words
     rng = random.Random(0)
-    numbers = [*range(0, 1000, 7), 1000, 1001, 1100, 80000, 80080, 200000, 10**6, 80 * 10**6, 10**9 - 1]
-    for n in numbers + [int(10 ** rng.uniform(3, 9)) for _ in range(300)]:
-        assert corpora._fr(n) == corpora._words(num2words(n, lang="fr"))
-        assert corpora._en(n) == corpora._words(num2words(n, lang="en"))
-        assert corpora._en_ordinal(n) == corpora._words(num2words(n, lang="en", to="ordinal"))
-    for year in range(*corpora.YEARS):
-        assert corpora._en_year(year) == corpora._words(num2words(year, lang="en", to="year"))
+    known = [*range(0, 1000, 7), 1000, 1001, 1100, 80000, 80080, 200000, 10**6, 80 * 10**6, 10**9 - 1]
+    for n in known + [int(10 ** rng.uniform(3, 9)) for _ in range(300)]:
+        assert numbers._fr(n) == numbers._words(num2words(n, lang="fr"))
+        assert numbers._en(n) == numbers._words(num2words(n, lang="en"))
+        assert numbers._en_ordinal(n) == numbers._words(num2words(n, lang="en", to="ordinal"))
+    for year in range(*numbers.YEARS):
+        assert numbers._en_year(year) == numbers._words(num2words(year, lang="en", to="year"))
 
 
 @pytest.mark.parametrize(
@@ -315,7 +310,7 @@ def test_composed_numbers_are_those_of_num2words():
     ],
 )
 def test_french_ordinals(n, words):
-    assert corpora._fr_ordinal(n) == words
+    assert numbers._fr_ordinal(n) == words
 
 
 @pytest.mark.parametrize(
@@ -333,11 +328,11 @@ def test_french_ordinals(n, words):
     ],
 )
 def test_times_on_the_clock(hour, minute, french, english):
-    assert corpora._clock(hour, minute) == (french, english)
+    assert numbers._clock(hour, minute) == (french, english)
 
 
 def test_every_minute_of_the_day_has_words_of_its_own():
-    times = [corpora._clock(hour, minute) for hour in range(1, 25) for minute in range(60)]
+    times = [numbers._clock(hour, minute) for hour in range(1, 25) for minute in range(60)]
     assert len({french for french, _ in times}) == len({english for _, english in times}) == 1440
 
 
@@ -358,9 +353,9 @@ def test_what_cannot_be_generated_is_refused(options, message):
 @pytest.mark.parametrize("module", ["num2words", "babel"])
 def test_generating_without_its_modules_names_the_extra(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
-    for memory in (corpora._spoken, corpora._calendar):
+    for memory in (numbers._spoken, numbers._calendar):
         memory.cache_clear()
-    with pytest.raises(ImportError, match=rf"needs {module}, .* pip install 'sparsegen\[experiments\]'"):
+    with pytest.raises(ImportError, match=rf"needs {module}, .* pip install -e '\.\[experiments\]'"):
         numbers_and_dates(100)
 
 

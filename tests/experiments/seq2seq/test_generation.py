@@ -12,16 +12,16 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from sparsegen.cli import app
-from sparsegen.cli import running as reproduce
-from sparsegen.experiments import drawings as figures
 from sparsegen.experiments.ledger import HOLDS, NOT, PARTLY, UNKNOWN, ledger
-from sparsegen.experiments.seq2seq import corpora, generation
-from sparsegen.experiments.seq2seq.corpora import Split
-from sparsegen.experiments.seq2seq.generation import PAPER_BLEU, PAPER_ROUGE, PRESETS, ROWS, choose, preset
+from sparsegen.experiments.seq2seq import corpora, figures, generation, summarization, translation
+from sparsegen.experiments.seq2seq.generation import PRESETS, ROWS, choose, preset
+from sparsegen.experiments.seq2seq.splits import Split
 from sparsegen.experiments.seq2seq.training import BEST, Trainer
 from sparsegen.experiments.store import Result
+from sparsegen.report.terminal import show
 
 CORPUS = "numbers-fr-en"
+PAPER_BLEU, PAPER_ROUGE = translation.PAPER, summarization.PAPER
 CONTROLS = [None, 0.5, None, 0.75, 1.0]  # of the generated corpus, where none is tuned
 
 
@@ -37,7 +37,7 @@ def smoke(tmp_path_factory):
     out = tmp_path_factory.mktemp("smoke")
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(generation, "LOOKED_AT", 4)
-        result = generation.run("translation", "smoke", corpora=(CORPUS,), store=out / "translation")
+        result = translation.run("smoke", corpora=(CORPUS,), store=out / "translation")
     return out, result
 
 
@@ -95,7 +95,7 @@ def test_a_run_keeps_its_models_and_curves(smoke):
 
 def test_a_second_run_takes_everything_from_the_store(smoke, no_training):
     out, result = smoke
-    again = generation.run("translation", "smoke", corpora=(CORPUS,), store=out / "translation")
+    again = translation.run("smoke", corpora=(CORPUS,), store=out / "translation")
     assert again.rows == result.rows  # seconds too: nothing was done
     assert again.summary == result.summary
 
@@ -103,17 +103,17 @@ def test_a_second_run_takes_everything_from_the_store(smoke, no_training):
 def test_finished_trainings_are_not_done_again_where_the_cells_are_lost(smoke, no_training, tmp_path):
     out, result = smoke
     (tmp_path / "runs").symlink_to(out / "translation" / "runs")
-    again = generation.run("translation", "smoke", corpora=(CORPUS,), maps=("sparsegen-lin",), store=tmp_path)
+    again = translation.run("smoke", corpora=(CORPUS,), maps=("sparsegen-lin",), store=tmp_path)
     assert numbers(again.rows[0]) == numbers(result.rows[3])
 
 
 def test_the_same_seed_gives_the_same_numbers_and_another_others(smoke):
     _, result = smoke
     torch.manual_seed(77)
-    again = generation.run("translation", "smoke", corpora=(CORPUS,), maps=("sparsemax",))
+    again = translation.run("smoke", corpora=(CORPUS,), maps=("sparsemax",))
     assert numbers(again.rows[0]) == numbers(result.rows[2])
     assert again.summary["chosen"] == {"sparsemax": {"control": None}}
-    other = generation.run("translation", "smoke", corpora=(CORPUS,), maps=("sparsemax",), seed=1)
+    other = translation.run("smoke", corpora=(CORPUS,), maps=("sparsemax",), seed=1)
     assert other.rows[0]["curve"][0]["loss"] != result.rows[2]["curve"][0]["loss"]
     assert generation.RUNS_VARIABLE not in os.environ
 
@@ -135,7 +135,7 @@ def toy_data(tmp_path, monkeypatch):
 
 
 def test_a_control_is_chosen_by_short_runs_and_trained_in_full(toy_data):
-    result = generation.run("translation", "smoke", corpora=("multi30k-fr-en",), maps=("sparsegen-lin",))
+    result = translation.run("smoke", corpora=("multi30k-fr-en",), maps=("sparsegen-lin",))
     tried = result.summary["tried"]
     assert [row["control"] for row in tried] == list(ROWS["sparsegen-lin"].grid)
     assert all(1 <= row["support"] <= 3 for row in tried)
@@ -151,7 +151,7 @@ def test_the_first_corpus_chooses_the_controls_for_all(toy_data, monkeypatch):
     monkeypatch.setattr(generation, "tune", fake_tune)
     monkeypatch.setattr(generation, "final", fake_final)
     maps, both = ("softmax", "softmax (with temp.)"), ("multi30k-fr-en", "multi30k-en-fr")
-    result = generation.run("translation", "smoke", corpora=both, maps=maps)
+    result = translation.run("smoke", corpora=both, maps=maps)
     assert [row["corpus"] for row in result.summary["tried"]] == [both[0]] * 2
     found = [(row["corpus"], row["row"], row["control"]) for row in result.rows]
     assert found == [(corpus, name, control) for corpus in both for name, control in zip(maps, (None, 2.0))]
@@ -170,17 +170,19 @@ def test_the_control_with_the_best_validation_accuracy_is_chosen():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"task": "poetry"}, "task must be one of 'translation', 'summarization', got 'poetry'"),
         ({"scale": "huge"}, "scale must be one of 'smoke', 'small', 'paper', got 'huge'"),
         ({"maps": ("hardmax",)}, "maps must be among 'softmax', .* got 'hardmax'"),
         ({"corpora": ("nonsense",)}, "name must be one of 'multi30k-fr-en', .* got 'nonsense'"),
-        ({"task": "summarization"}, "corpora must be for summarization, got 'numbers-fr-en', which is for translation"),
+        (
+            {"run": summarization.run},
+            "corpora must be for summarization, got 'numbers-fr-en', which is for translation",
+        ),
     ],
 )
 def test_a_run_of_what_is_not_there_is_refused(options, text):
-    given = {"task": "translation", "scale": "smoke", "corpora": (CORPUS,), **options}
+    given = {"run": translation.run, "scale": "smoke", "corpora": (CORPUS,), **options}
     with pytest.raises(ValueError, match=f"^sparsegen: {text}"):
-        generation.run(**given)
+        given.pop("run")(**given)
 
 
 def test_another_data_folder_is_another_corpus(tmp_path, monkeypatch):
@@ -213,11 +215,11 @@ def test_the_paper_scale_is_the_papers():
 def test_each_task_is_scored_by_its_measure():
     split = Split(("a b", "c d"), (("a cat",), ("a dog",)))
     written = ["a cat", "no"]
-    found = generation._score("translation", "test", written, split)
+    found = translation.score("test", written, split)
     assert found.keys() == {"bleu", "signature"}
-    f1 = generation._score("summarization", "gigaword", written, split)["rouge"]
+    f1 = summarization.score("gigaword", written, split)["rouge"]
     assert f1["rouge1"] == pytest.approx(50.0)
-    recall = generation._score("summarization", "duc2004", ["a cat " + "x" * 100, "a"], split)["rouge_recall_75"]
+    recall = summarization.score("duc2004", ["a cat " + "x" * 100, "a"], split)["rouge_recall_75"]
     assert recall["rouge1"] == pytest.approx(75.0)
 
 
@@ -226,14 +228,14 @@ def test_the_summary_has_the_papers_numbers_beside():
     shared = {"support": 2.0, "source_words": 9.0}
     tests = {"gigaword": {"rouge": scores, **shared}, "duc2004": {"rouge_recall_75": scores, **shared}}
     row = {"corpus": "gigaword", "row": "sparsegen-lin", "control": 0.5, "tests": tests}
-    first, second = generation._summary("summarization", [row])["table"]
+    first, second = summarization.EXPERIMENT.table([row])
     assert (first["measure"], first["rougeL"], first["paper"]) == ("rouge", 28.0, (35.90, 17.57, 33.37))
     assert (second["measure"], second["paper"]) == ("rouge_recall_75", (31.85, 12.28, 29.13))
     tests = {"test": {"bleu": 30.0, "exact_match": 0.1, **shared}}
     rows = [
         {"corpus": f"multi30k-{d}", "row": "sparsegen-lin", "control": 0.5, "tests": tests} for d in ("fr-en", "en-fr")
     ]
-    assert [line["paper"] for line in generation._summary("translation", rows)["table"]] == [37.27, 35.78]
+    assert [line["paper"] for line in translation.EXPERIMENT.table(rows)] == [37.27, 35.78]
 
 
 # Ledger
@@ -309,7 +311,7 @@ def test_the_ledger_shows_what_was_measured():
 
 def shown(result):
     file = io.StringIO()
-    reproduce.show(result, Console(file=file, width=80))
+    show(result, Console(file=file, width=80))
     return file.getvalue()
 
 

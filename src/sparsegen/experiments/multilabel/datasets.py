@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen._table.checks import fail
+from sparsegen._checks import fail
+from sparsegen.experiments.extras import missing
 from sparsegen.experiments.folders import DATA_VARIABLE, places
 from sparsegen.experiments.multilabel.mulan import Table, read_arff, read_labels, sparse
 
@@ -197,9 +198,7 @@ def _openml_table(facts: Facts, data_home: str | Path | None) -> tuple[Any, Any,
     try:
         from sklearn import datasets
     except ImportError as error:
-        raise ImportError(
-            "sparsegen: fetching needs scikit-learn, which is not installed: pip install 'sparsegen[experiments]'."
-        ) from error
+        raise missing("fetching", "scikit-learn", "experiments") from error
     try:
         bunch = datasets.fetch_openml(
             data_id=facts.openml,

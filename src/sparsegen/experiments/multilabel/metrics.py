@@ -10,14 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsegen._table.checks import fail
+from sparsegen._checks import fail
+from sparsegen.experiments.extras import missing
 
 try:
     from scipy import sparse, special
 except ImportError as error:
-    raise ImportError(
-        "sparsegen: the experiments need scipy, which is not installed: pip install 'sparsegen[experiments]'."
-    ) from error
+    raise missing("measuring predictions", "scipy", "experiments") from error
 
 # A row of probabilities may miss 1 by what half-precision models lose.
 SUM_TOLERANCE = 1e-3

@@ -18,16 +18,14 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from sparsegen._table.checks import fail
+from sparsegen._checks import fail
+from sparsegen.experiments.extras import missing
 
 try:
     import arff
     from scipy import sparse
 except ImportError as error:
-    raise ImportError(
-        "sparsegen: the data sets need scipy and liac-arff, which are not installed: "
-        "pip install 'sparsegen[experiments]'."
-    ) from error
+    raise missing("reading a data set", error.name, "experiments") from error
 
 
 def read_labels(path: str | Path) -> tuple[str, ...]:

@@ -9,13 +9,12 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
-from scipy import sparse
 
-from sparsegen.experiments.multilabel.metrics import jensen_shannon, mean_support, micro_f1
-from sparsegen.sklearn import SparseMultilabelClassifier, best_threshold
+if TYPE_CHECKING:
+    from sparsegen.sklearn import SparseMultilabelClassifier
 
 
 @dataclass(frozen=True)
@@ -56,6 +55,8 @@ def model(pair: str, **parameters: Any) -> SparseMultilabelClassifier:
     >>> model("sparsemax+huber", alpha=0.1)
     SparseMultilabelClassifier(alpha=0.1, loss='huber', mapping='sparsemax')
     """
+    from sparsegen.sklearn import SparseMultilabelClassifier
+
     chosen = PAIRS[pair]
     threshold = 0.5 if chosen.tunes == "p0" else "auto"  # any number: it saves the search for one
     return SparseMultilabelClassifier(mapping=chosen.mapping, loss=chosen.loss, threshold=threshold, **parameters)
@@ -70,6 +71,8 @@ def trained(model: SparseMultilabelClassifier, X: Any, Y: Any) -> SparseMultilab
 
 def threshold_for(pair: str, Y: Any, P: Any) -> float:
     """Return the p0 of softmax with the best micro F1 on these rows; 0 for maps that need none."""
+    from sparsegen.sklearn import best_threshold
+
     return best_threshold(Y, P) if PAIRS[pair].tunes == "p0" else 0.0
 
 
@@ -79,6 +82,10 @@ def score(Y: Any, P: np.ndarray, p0: float = 0.0) -> Scores:
     >>> score(np.array([[1, 1, 0]]), np.array([[0.5, 0.5, 0.0]]))
     Scores(f1=1.0, jsd=0.0, support=2.0, labels=2.0)
     """
+    from scipy import sparse
+
+    from sparsegen.experiments.multilabel.metrics import jensen_shannon, mean_support, micro_f1
+
     eta = sparse.csr_array(Y, dtype=np.float64)
     eta = eta.multiply(1 / eta.sum(axis=1)[:, None]).tocsr()
     on = np.greater(P, p0)

@@ -16,7 +16,6 @@ import numpy as np
 
 from sparsegen._table.checks import fail
 
-SETTINGS = ("mean", "range", "poisson")
 PRIORS = ("uniform", "drawn")
 RANGE_CENTRE = 5  # the paper's second setting: N on {5 - r, ..., 5 + r}
 

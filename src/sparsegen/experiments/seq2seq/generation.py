@@ -9,10 +9,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
-from datetime import datetime
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -20,68 +19,22 @@ from typing import Any
 
 from sparsegen._table.checks import fail
 from sparsegen.experiments import sweep
-from sparsegen.experiments.folders import DATA_VARIABLE, environment
+from sparsegen.experiments.folders import DATA_VARIABLE, RUNS_VARIABLE, environment
+from sparsegen.experiments.registry import experiments
 from sparsegen.experiments.seq2seq import text_metrics
 from sparsegen.experiments.seq2seq.batches import Pairs, encode
-from sparsegen.experiments.seq2seq.corpora import Corpus, Split, load_corpus
+from sparsegen.experiments.seq2seq.comparison import ALIASES, ROWS, Comparison
+from sparsegen.experiments.seq2seq.corpora import Corpus, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig
 from sparsegen.experiments.seq2seq.search import Translation, mean_support, translate
 from sparsegen.experiments.seq2seq.training import BEST, TrainConfig, Trainer, load_model
 from sparsegen.experiments.seq2seq.vocabulary import WordVocabulary
-from sparsegen.experiments.store import Result, to_json, versions, write_text
+from sparsegen.experiments.store import Result, Stopwatch, to_json, write_text
 
 VERSION = "2"  # of the cells: raised when they would give other numbers
-RUNS_VARIABLE = "SPARSEGEN_RUNS"  # folder in which training runs are kept and resumed
 LOOKED_AT = 200  # validation sentences on which the support of a short run is measured
 SUMMARIES = ("gigaword", "reuters", "acl")
 SAMPLES = 3  # sentences of each test set whose heatmaps are kept
-
-
-@dataclass(frozen=True)
-class Row:
-    """A row of the paper's table: a map and the values its control is chosen from."""
-
-    name: str
-    mapping: str
-    grid: tuple[float, ...] = ()
-
-
-ROWS = {
-    row.name: row
-    for row in (
-        Row("softmax", "softmax"),
-        Row("softmax (with temp.)", "softmax", (0.5, 2.0)),
-        Row("sparsemax", "sparsemax"),
-        Row("sparsegen-lin", "sparsegen_lin", (-1.0, 0.5, 0.75)),
-        Row("sparsehg", "sparsehourglass", (0.1, 1.0, 10.0)),
-    )
-}
-ALIASES = {"sparsegen_lin": "sparsegen-lin", "sparsehourglass": "sparsehg", "softmax-temp": "softmax (with temp.)"}
-# The paper's table: BLEU, and ROUGE-1, -2, -L.
-PAPER_BLEU = {
-    "softmax": {"fr-en": 36.38, "en-fr": 36.00},
-    "softmax (with temp.)": {"fr-en": 36.63, "en-fr": 36.08},
-    "sparsemax": {"fr-en": 36.73, "en-fr": 35.78},
-    "sparsegen-lin": {"fr-en": 37.27, "en-fr": 35.78},
-    "sparsehg": {"fr-en": 36.63, "en-fr": 35.69},
-}
-PAPER_ROUGE = {
-    "softmax": {
-        "gigaword": (34.80, 16.64, 32.15), "duc2003": (27.95, 9.22, 24.54), "duc2004": (30.68, 12.24, 28.12),
-    },
-    "softmax (with temp.)": {
-        "gigaword": (35.00, 17.15, 32.57), "duc2003": (27.78, 8.91, 24.53), "duc2004": (31.64, 12.89, 28.51),
-    },
-    "sparsemax": {
-        "gigaword": (34.89, 16.88, 32.20), "duc2003": (27.29, 8.48, 24.04), "duc2004": (30.80, 12.01, 28.04),
-    },
-    "sparsegen-lin": {
-        "gigaword": (35.90, 17.57, 33.37), "duc2003": (28.13, 9.00, 24.89), "duc2004": (31.85, 12.28, 29.13),
-    },
-    "sparsehg": {
-        "gigaword": (35.14, 16.91, 32.66), "duc2003": (27.39, 9.11, 24.53), "duc2004": (30.64, 12.05, 28.18),
-    },
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -125,6 +78,9 @@ HEADLINES = Preset(
     128, 128, 1, TrainConfig(epochs=5, batch_size=32, lr=2e-3, decay_from=3, clip=1.0), _SHORT, short_pairs=2000,
     min_count=3, beam=3,
 )  # fmt: skip
+
+
+Names = tuple[str, ...]
 
 
 def preset(scale: str, corpus: str) -> Preset:
@@ -211,22 +167,15 @@ def tune(corpus: str, scale: str, mapping: str, control: float, seed: int) -> di
     return {**found, "seconds": trainer.seconds}
 
 
-def _score(task: str, name: str, written: list[str], split: Split) -> dict[str, Any]:
-    if task == "translation":
-        found = text_metrics.bleu(written, split.references)
-        return {"bleu": found.score, "signature": found.signature}
-    if name.startswith("duc"):
-        return {"rouge_recall_75": text_metrics.rouge_recall(written, split.references)}
-    return {"rouge": text_metrics.rouge(written, split.references)}
-
-
 def _sample(translation: Translation) -> dict[str, Any]:
     weights = [[float(f"{w:.3g}") for w in row] for row in translation.weights]  # short, and what is not 0 stays so
     return {"source": list(translation.source), "written": list(translation.words), "weights": weights}
 
 
 def write_tests(model: Any, data: Prepared, sizes: Preset) -> dict[str, Any]:
-    """Write every test set by beam search and score the text."""
+    """Write every test set by beam search and score the text as the experiment of the corpus' task does."""
+    experiment = experiments()[data.corpus.task]
+    assert isinstance(experiment, Comparison)  # every task of a corpus is one
     found = {}
     for name, whole in data.corpus.tests.items():
         split = whole.first(sizes.test_lines)
@@ -235,7 +184,7 @@ def write_tests(model: Any, data: Prepared, sizes: Preset) -> dict[str, Any]:
         seconds = time.perf_counter() - start
         texts = [t.text for t in written]
         found[name] = {
-            **_score(data.corpus.task, name, texts, split),
+            **experiment.score(name, texts, split),
             "exact_match": text_metrics.exact_match(texts, split.references),
             "support": mean_support(written),
             "source_words": sum(len(t.source) for t in written) / len(written),
@@ -292,48 +241,27 @@ def _control(name: str, chosen: dict[str, dict[str, Any]]) -> float | None:
     return chosen[name]["control"] if name in chosen else None
 
 
-# What an experiment trains on: the first corpus chooses the controls, the others take them over.
-TASKS = {"translation": ("multi30k-fr-en", "multi30k-en-fr"), "summarization": ("gigaword",)}
-
-
-def _summary(task: str, rows: list[dict[str, Any]]) -> dict[str, Any]:
-    """The paper's table: a line a map, with the paper's numbers beside."""
-    table = []
-    for row in rows:
-        for test, found in row["tests"].items():
-            line = {"corpus": row["corpus"], "row": row["row"], "control": row["control"], "test": test}
-            line |= {"support": found["support"], "source_words": found["source_words"]}
-            if task == "translation":
-                line |= {"bleu": found["bleu"], "exact_match": found["exact_match"]}
-                direction = row["corpus"].partition("-")[2]
-                generated = row["corpus"].startswith("numbers")  # nothing of the paper's to stand beside
-                line["paper"] = None if generated else PAPER_BLEU[row["row"]].get(direction)
-            else:
-                kind = "rouge_recall_75" if "rouge_recall_75" in found else "rouge"
-                line |= {"measure": kind, **found[kind]}
-                line["paper"] = PAPER_ROUGE[row["row"]].get(test)
-            table.append(line)
-    return {"table": table}
+def _checked(experiment: Comparison, scale: str, corpora: Iterable[str], maps: Iterable[str]) -> tuple[Names, Names]:
+    """The corpora and the rows meant, or a refusal; a missing file is said before any work."""
+    names = tuple(ALIASES.get(name, name) for name in maps) or tuple(ROWS)
+    for name in names:
+        if name not in ROWS:
+            fail(ValueError, "maps", "among " + ", ".join(map(repr, ROWS)), repr(name))
+    chosen = tuple(corpora) or experiment.corpora
+    for corpus in chosen:
+        found = prepare(corpus, scale, False).corpus.task
+        if found != experiment.name:
+            fail(ValueError, "corpora", f"for {experiment.name}", f"{corpus!r}, which is for {found}")
+    return chosen, names
 
 
 def run(
-    task: str = "translation", scale: str = "small", *, corpora: tuple[str, ...] = (), maps: tuple[str, ...] = (),
+    experiment: Comparison, scale: str = "small", *, corpora: Iterable[str] = (), maps: Iterable[str] = (),
     seed: int = 0, store: Path | None = None, **how: Any,
 ) -> Result:  # fmt: skip
     """Run an experiment and return its Result; `how` goes to :func:`sparsegen.experiments.sweep.run`."""
-    if task not in TASKS:
-        fail(ValueError, "task", "one of " + ", ".join(map(repr, TASKS)), repr(task))
-    corpora = tuple(corpora) or TASKS[task]
-    maps = tuple(ALIASES.get(name, name) for name in maps) or tuple(ROWS)
-    for name in maps:
-        if name not in ROWS:
-            fail(ValueError, "maps", "among " + ", ".join(map(repr, ROWS)), repr(name))
-    for corpus in corpora:
-        found = prepare(corpus, scale, False).corpus.task  # a missing file is said before any work
-        if found != task:
-            fail(ValueError, "corpora", f"for {task}", f"{corpus!r}, which is for {found}")
-    started, start = datetime.now().astimezone(), time.perf_counter()
-    shared = {"scale": scale, "seed": seed}
+    corpora, maps = _checked(experiment, scale, corpora, maps)
+    clock, shared = Stopwatch(), {"scale": scale, "seed": seed}
     short = _candidates(corpora[0], maps, shared)
     runs = {} if store is None else {RUNS_VARIABLE: str(Path(store).resolve() / "runs")}
     with environment(runs):
@@ -347,9 +275,8 @@ def run(
         ]
         outputs = sweep.run(final, cells, store=store, version=VERSION, **how)
     rows = [{"row": name, **cell, **output} for name, cell, output in zip(names, cells, outputs)]
-    config: dict[str, Any] = {"task": task, "scale": scale, "corpora": list(corpora), "maps": list(maps)}
+    config: dict[str, Any] = {"task": experiment.name, "scale": scale, "corpora": list(corpora), "maps": list(maps)}
     config["presets"] = {corpus: asdict(preset(scale, corpus)) for corpus in corpora}
     tuning = [{**cell, **output} for cell, output in zip(short, tried)]
-    summary = {**_summary(task, rows), "chosen": chosen, "tried": tuning}
-    seconds = time.perf_counter() - start
-    return Result(task, config, seed, tuple(rows), summary, versions(), seconds, started.isoformat("T", "seconds"))
+    summary = {"table": experiment.table(rows), "chosen": chosen, "tried": tuning}
+    return clock.result(experiment.name, config, seed, rows, summary)

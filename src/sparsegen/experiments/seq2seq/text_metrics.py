@@ -12,7 +12,8 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any
 
-from sparsegen._table.checks import fail
+from sparsegen._checks import fail
+from sparsegen.experiments.extras import missing
 
 ROUGES = ("rouge1", "rouge2", "rougeL")
 
@@ -34,10 +35,6 @@ def _check(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> No
     for i, lines in enumerate(references):
         if isinstance(lines, str) or not lines:
             fail(ValueError, f"references row {i}", "a tuple of at least one line", repr(lines))
-
-
-def _missing(module: str) -> str:
-    return f"sparsegen: this measure needs {module}, which is not installed: pip install 'sparsegen[experiments]'."
 
 
 def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, tokenize: str = "none") -> Bleu:
@@ -62,7 +59,7 @@ def bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, toke
     try:
         from sacrebleu.metrics import BLEU
     except ImportError as error:
-        raise ImportError(_missing("sacrebleu")) from error
+        raise missing("this measure", "sacrebleu", "experiments") from error
     metric = BLEU(tokenize=tokenize, force=True)  # force: tokenised text is what we mean to give
     streams = [list(stream) for stream in zip_longest(*references)]  # None where a line has fewer references
     result = metric.corpus_score(list(hypotheses), streams)
@@ -90,7 +87,7 @@ def _scorer(stem: bool) -> Any:
 
         return rouge_scorer.RougeScorer(list(ROUGES), tokenizer=_Words(stem))
     except ImportError as error:
-        raise ImportError(_missing("rouge-score")) from error
+        raise missing("this measure", "rouge-score", "experiments") from error
 
 
 def rouge(hypotheses: Sequence[str], references: Sequence[Sequence[str]], *, stem: bool = False) -> dict[str, float]:

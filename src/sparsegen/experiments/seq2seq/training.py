@@ -100,7 +100,7 @@ class Place:
         return summed.tolist()
 
 
-def _optimizer(model: nn.Module, config: TrainConfig, device: str) -> torch.optim.Optimizer:
+def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     if config.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), lr=config.lr)
     return torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
@@ -144,7 +144,7 @@ class Trainer:
         self.vocabularies, self.folder, self.place = vocabularies, Path(folder), place or Place()
         torch.manual_seed(config.seed)
         self.model = Seq2Seq(model_config).to(self.place.device)
-        self.optimizer = _optimizer(self.model, config, self.place.device)
+        self.optimizer = _optimizer(self.model, config)
         self.pairs = train.fingerprint()
         self.epoch = self.step = 0
         self.sums = [0.0, 0.0]  # loss and words of the epoch so far

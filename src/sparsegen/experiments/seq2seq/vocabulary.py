@@ -8,7 +8,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sparsegen._table.checks import fail
+from sparsegen._checks import fail
+from sparsegen.experiments.extras import missing
 
 PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")
@@ -214,10 +215,7 @@ def _sentencepiece() -> Any:
     try:
         import sentencepiece
     except ImportError as error:
-        raise ImportError(
-            "sparsegen: pieces of words need sentencepiece, which is not installed: "
-            "pip install 'sparsegen[experiments]'."
-        ) from error
+        raise missing("a vocabulary of pieces", "sentencepiece", "experiments") from error
     return sentencepiece
 
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import matplotlib as mpl
@@ -13,7 +12,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 import sparsegen as sg
-from sparsegen.experiments.drawings import STYLE, save
+from sparsegen.experiments.drawings import STYLE, Drawing
 
 SPARSE, DENSE, SIMPLEX, LINE = "#f2c9b5", "#c6dcef", "#009E73", "#555555"  # pale vermilion and blue, bluish green
 SIZES = ("#0072B2", "#E69F00", "#eeeeee")  # support of 1, 2, 3
@@ -177,8 +176,31 @@ def atlas() -> Figure:
 FIGURES: dict[str, Callable[[], Figure]] = {
     "contours": contours, "sparsegen-lin-regions": regions, "cone-and-hourglass": cone_and_hourglass, "atlas": atlas,
 }  # fmt: skip
+# What the figures of the maps show, for who reads and for who cannot see them.
+TEXTS = {
+    "contours": (
+        "Lines of equal probability of the first of two scores",
+        "In the plane of two scores: parallel lines for softmax, parallel lines between two flat regions for "
+        "sparsemax, rays from the origin for sum-normalization.",
+    ),
+    "sparsegen-lin-regions": (
+        "Where sparsegen-lin gives one nonzero and where two, beside sparsemax",
+        "In the plane of two scores, a diagonal band gives two nonzeros, all outside of it one. At lam = 0.5 the band "
+        "is half as wide as that of sparsemax, and the points z and z' become the corners A and B.",
+    ),
+    "cone-and-hourglass": (
+        "How sparsecone and sparsehourglass find their point",
+        "Two planes of two scores. Sparsecone goes along the line from the score to (-q, -q) until it meets the "
+        "simplex; sparsehourglass mirrors scores of negative sum first, so that its region is an hourglass.",
+    ),
+    "atlas": (
+        "Size of the support, and lines of equal probability of the first class, around the triangle of three classes",
+        "A grid of triangles: a row each for sparsegen-lin, sparsegen-exp, sparsegen-sq, sparsehourglass and other "
+        "maps, from denser on the left to sparser on the right where there is a control.",
+    ),
+}
 
 
-def draw(folder: Path) -> list[Path]:
-    """Draw all of them as PNG and SVG; return the paths."""
-    return [path for name, make in FIGURES.items() for path in save(make(), folder / name)]
+def drawings() -> Iterator[Drawing]:
+    """Yield all of them, in words too."""
+    return (Drawing(name, make(), *TEXTS[name]) for name, make in FIGURES.items())
