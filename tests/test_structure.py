@@ -27,6 +27,18 @@ STEPS = [
 ]
 BASE = STEPS[0] | STEPS[1]
 
+# The upper folders, and which of each other they may import: sideways edges are held like upward ones.
+FOLDERS = {
+    "explore": set(),
+    "experiments": set(),
+    "experiments.multilabel": {"experiments"},
+    "experiments.seq2seq": {"experiments"},
+    "experiments.table1": {"experiments"},
+    "bench": {"experiments", "experiments.multilabel"},
+    "report": {"experiments"},
+    "cli": {"explore", "experiments", "experiments.seq2seq", "bench", "report"},
+}
+
 
 def modules():
     """Top-level name and path of each Python file of the package."""
@@ -130,3 +142,55 @@ def test_every_row_of_the_table_is_filled_in(name):
     assert m.true is not None
     assert {m.true.monotone, m.true.scale, m.true.translation, m.true.idempotent} <= {"yes", "no", "some"}
     assert (m.true.full_domain == "no") == bool(m.domain) or name == "sum_normalization_plus"
+
+
+def folder_of(name):
+    """The upper folder that a dotted name of the package is in, if it is in one."""
+    parts = name.removeprefix("sparsegen.").split(".")
+    known = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((folder for folder in known if folder in FOLDERS), None)
+
+
+def upper_files():
+    """Folder and path of each file in the upper folders."""
+    for _, path in modules():
+        folder = folder_of(".".join(path.relative_to(ROOT).with_suffix("").parts))
+        if folder is not None:
+            yield folder, path
+
+
+def test_folders_import_each_other_in_one_direction():
+    for folder, path in upper_files():
+        names = {name for name in imports(path) if name.startswith("sparsegen.")}
+        others = {folder_of(name) for name in names} - {None, folder, *FOLDERS[folder]}
+        assert not others, f"{path.relative_to(ROOT)} imports {sorted(others)}"
+
+
+def test_the_directions_of_folders_have_no_circle():
+    def above(folder):
+        return {folder}.union(*(above(other) for other in FOLDERS[folder]))
+
+    assert all(folder not in above(other) for folder, others in FOLDERS.items() for other in others)
+
+
+def test_every_upper_folder_is_there_and_every_folder_has_its_directions():
+    folders = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.rglob("__init__.py")}
+    upper = {name for name in folders if name.split(".")[0] in {folder.split(".")[0] for folder in FOLDERS}}
+    assert upper == set(FOLDERS)
+
+
+def test_the_page_to_play_with_knows_only_the_table():
+    assert own_imports(ROOT / "explore" / "__init__.py") <= STEPS[0]
+
+
+def test_no_private_name_of_another_folder_is_imported():
+    for folder, path in upper_files():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and folder_of(node.module or "") not in (None, folder):
+                private = [alias.name for alias in node.names if alias.name.startswith("_")]
+                assert not private, f"{path.relative_to(ROOT)} imports {private} of {node.module}"
+
+
+def test_files_of_the_upper_folders_are_short():
+    long = {path.name: n for _, path in upper_files() if (n := len(path.read_text().splitlines())) > 450}
+    assert not long
