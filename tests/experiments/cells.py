@@ -7,12 +7,18 @@ from pathlib import Path
 import numpy as np
 
 import sparsegen as sg
+from sparsegen.experiments import folders
 
 
 def measure(seed, q=1.0):
     scores = np.random.default_rng(seed).normal(size=(20, 5))
     p = sg.sparsehourglass(scores, q=q)
     return {"seed": np.int64(seed), "mean": p.max(axis=-1).mean(), "support": (p > 0).sum(axis=-1), "bad": np.nan}
+
+
+def looks(seed):
+    """Where this worker would look for data and for runs, and which worker it is."""
+    return {"seed": seed, "worker": os.getpid(), **folders.chosen()}
 
 
 def measured(seed, log, wait=0.0, hold=None, fail=False):

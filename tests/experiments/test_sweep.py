@@ -14,9 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cells import die, grow, measure, measured, not_json, nothing, threads, witness
+from cells import die, grow, looks, measure, measured, not_json, nothing, threads, witness
 
-from sparsegen.experiments import sweep
+from sparsegen.experiments import folders, sweep
 from sparsegen.experiments.store import from_json
 from sparsegen.experiments.sweep import SweepError, cell_key, run
 
@@ -355,6 +355,23 @@ def test_bad_arguments_are_refused(options, error, message):
     options = {"function": dict, "cells": [{"x": 1}], **options}
     with pytest.raises(error, match=f"^sparsegen: {message}.*\\.$"):
         run(options.pop("function"), options.pop("cells"), **options)
+
+
+@pytest.mark.parametrize("engine", ["joblib", "dask"])
+def test_workers_look_where_the_sweep_of_the_moment_does(monkeypatch, engine):
+    """joblib keeps its workers for the next sweep: the folders of the first must not stay with them."""
+    seen = []
+    for place in ("first", "second", None):
+        for name in (folders.DATA_VARIABLE, folders.RUNS_VARIABLE):
+            monkeypatch.delenv(name, raising=False)
+            if place is not None:
+                monkeypatch.setenv(name, place)
+        found = run(looks, [{"seed": i} for i in range(4)], jobs=2, engine=engine)
+        assert {(row[folders.DATA_VARIABLE], row[folders.RUNS_VARIABLE]) for row in found} == {(place, place)}
+        seen.append({row["worker"] for row in found})
+    if engine == "joblib":
+        assert seen[0] & seen[1]  # else nothing was tried
+    assert os.getpid() not in set.union(*seen)
 
 
 @pytest.mark.parametrize(

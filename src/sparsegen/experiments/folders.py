@@ -1,4 +1,4 @@
-"""Where data sets lie, and how worker processes learn of it: through the environment."""
+"""Where data sets and training runs lie, and how worker processes learn of it: through the environment."""
 
 from __future__ import annotations
 
@@ -18,8 +18,29 @@ def places(folder: str | Path | None, kind: str) -> list[Path]:
     ['mine', 'mine/multilabel']
     """
     asked = folder or os.environ.get(DATA_VARIABLE)
-    roots = [Path(asked)] if asked else [Path("data"), Path("..", "shared", "data")]
-    return [place for root in roots for place in (root, root / kind)]
+    root = Path(asked or "data")
+    return [root, root / kind]
+
+
+def chosen() -> dict[str, str | None]:
+    """Return the folders that the environment names, None for one that it does not."""
+    return {name: os.environ.get(name) for name in (DATA_VARIABLE, RUNS_VARIABLE)}
+
+
+def choose(folders: dict[str, str | None]) -> None:
+    """Make this process look where another does, by what :func:`chosen` said there.
+
+    >>> before = chosen()
+    >>> choose({DATA_VARIABLE: "mine"})
+    >>> chosen()[DATA_VARIABLE]
+    'mine'
+    >>> choose(before)
+    """
+    for name, folder in folders.items():
+        if folder is None:
+            os.environ.pop(name, None)
+        else:
+            os.environ[name] = folder
 
 
 @contextmanager

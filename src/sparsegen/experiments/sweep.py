@@ -25,7 +25,7 @@ from urllib.parse import urlsplit
 
 from sparsegen._checks import fail
 from sparsegen.experiments.extras import missing
-from sparsegen.experiments.folders import environment
+from sparsegen.experiments.folders import choose, chosen, environment
 from sparsegen.experiments.store import CellStore, plain, to_json
 
 Cell = dict[str, Any]
@@ -206,8 +206,11 @@ def _call(function: Function, index: int, cell: Cell) -> _Outcome:
         return _failure(index, time.perf_counter() - start, error)
 
 
-def _call_in_joblib(function: Function, index: int, cell: Cell, parent: int) -> _Outcome:
+def _call_in_joblib(
+    function: Function, index: int, cell: Cell, parent: int, folders: dict[str, str | None]
+) -> _Outcome:
     os.environ.update(ONE_THREAD)  # our kernel reads it when it is called; joblib sets the others, but not ours
+    choose(folders)  # the worker may have been started by a sweep that looked elsewhere
     _end_with(parent)
     return _call(function, index, cell)
 
@@ -264,7 +267,8 @@ def _check_reachable(address: str) -> None:
 
 def _joblib(function: Function, cells: list[Cell], jobs: int, address: str | None) -> Iterator[_Outcome]:
     joblib = _package("joblib", "sklearn")
-    tasks = (joblib.delayed(_call_in_joblib)(function, i, cell, os.getpid()) for i, cell in enumerate(cells))
+    call, parent, folders = joblib.delayed(_call_in_joblib), os.getpid(), chosen()
+    tasks = (call(function, i, cell, parent, folders) for i, cell in enumerate(cells))
     with joblib.parallel_config(backend="loky", n_jobs=jobs, inner_max_num_threads=1):
         # In batches, finished cells would wait for others before they are stored.
         outcomes = joblib.Parallel(return_as="generator_unordered", batch_size=1)(tasks)

@@ -93,6 +93,20 @@ def test_a_run_keeps_its_models_and_curves(smoke):
     assert generation.RUNS_VARIABLE not in os.environ
 
 
+def test_runs_of_another_version_of_the_cells_are_not_resumed(smoke, monkeypatch):
+    out, _ = smoke
+    assert all(run.name.endswith(f"-v{generation.VERSION}") for run in (out / "translation" / "runs").iterdir())
+    monkeypatch.setenv(generation.RUNS_VARIABLE, str(out / "translation" / "runs"))
+    began = []
+    monkeypatch.setattr(Trainer, "run", lambda self, progress: began.append((self.epoch, self.folder.name)))
+    for version in (generation.VERSION, "next"):
+        monkeypatch.setattr(generation, "VERSION", version)
+        with generation._trained(CORPUS, "smoke", "sparsemax", None, 0, short=False):
+            pass
+    assert [epoch for epoch, _ in began] == [1, 0]
+    assert began[1][1].endswith("-vnext")
+
+
 def test_a_second_run_takes_everything_from_the_store(smoke, no_training):
     out, result = smoke
     again = translation.run("smoke", corpora=(CORPUS,), store=out / "translation")

@@ -87,7 +87,7 @@ def load(name: str, folder: str | Path | None = None, *, keep_empty: bool = Fals
     name : {"scene", "emotions", "birds", "yeast", "medical", "corel5k", "delicious"}
     folder : path, optional
         The folder of the files, or one that contains them in `multilabel/`. Without it, the folder named by the
-        environment variable SPARSEGEN_DATA; without that, `data` and then `../shared/data`.
+        environment variable SPARSEGEN_DATA; without that, `data`.
     keep_empty : bool, default False
         Keep rows without labels. The paper leaves them out.
 

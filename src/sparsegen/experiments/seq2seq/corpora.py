@@ -53,8 +53,8 @@ def load_corpus(name: str, folder: str | Path | None = None, *, limit: int | Non
         A key of `CORPORA`.
     folder : path, optional
         The folder of the files, or one that contains them in `translation/` or `summarization/`. Without it, the
-        folder named by the environment variable SPARSEGEN_DATA; without that, `data` and then `../shared/data`. Each
-        file may be plain or gzipped.
+        folder named by the environment variable SPARSEGEN_DATA; without that, `data`. Each file may be plain or
+        gzipped.
     limit : int, optional
         Keep only the first `limit` training pairs.
 
@@ -95,8 +95,8 @@ def _locate(name: str, facts: Facts, folder: str | Path | None) -> dict[str, Pat
         if not absent:
             return {file: found[0] for file, found in forms.items()}
         missing = min(missing, absent, key=len)
-    got = f"no {', no '.join(missing)}. Get it from {facts.origin} (files may be gzipped) and name its folder as"
-    got += f" the folder argument or in {DATA_VARIABLE}"
+    got = f"no {', no '.join(missing)}. Get it from {facts.origin} (files may be gzipped) and name its folder with"
+    got += f" --data DIR or {DATA_VARIABLE}"
     fail(FileNotFoundError, f"corpus {name!r}", f"in {' or '.join(map(str, tried))}", got)
 
 

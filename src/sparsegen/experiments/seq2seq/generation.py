@@ -150,7 +150,8 @@ def _trained(corpus: str, scale: str, mapping: str, control: float | None, seed:
         mapping=mapping, control=control,
     )  # fmt: skip
     training = replace(sizes.short if short else sizes.train, seed=seed)
-    with _run_folder(corpus, scale, mapping, control, seed, "short" if short else "full") as folder:
+    length = "short" if short else "full"
+    with _run_folder(corpus, scale, mapping, control, seed, length, f"v{VERSION}") as folder:
         trainer = Trainer(config, training, data.train, data.valid, data.vocabularies, folder)
         trainer.run(_keep_curve)
         yield trainer
