@@ -137,7 +137,7 @@ def test_train_on_a_corpus_by_name(tmp_path):
         (["--sentencepiece", 5000], ["vocab_size must be one this text allows, got 5000"]),
         (["--target", "SHORT"], ["short.txt must be of as many lines as", "(33), got 2: line 3 has no partner"]),
         (["--source", "MISSING"], ["missing.txt"]),
-        (["--corpus", "numbers-fr-en"], ["source must be absent where corpus is given"]),
+        (["--corpus", "numbers-fr-en"], ["--source must be absent where --corpus is given"]),
     ],
 )
 def test_train_says_in_a_line_what_is_wrong_and_makes_nothing(tmp_path, options, parts):
@@ -158,7 +158,7 @@ def test_train_refuses_the_control_of_another_map(tmp_path):
 
 def test_train_needs_four_files(tmp_path):
     done = invoke("train", *files(tmp_path)[:4], "--out", tmp_path / "run")
-    refused(done, "valid_source, valid_target must be given where no corpus is, got None.")
+    refused(done, "--valid-source and --valid-target must be given where --corpus is not, got nothing.")
 
 
 def test_train_refuses_what_is_no_checkpoint_and_leaves_it_alone(tmp_path):

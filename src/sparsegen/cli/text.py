@@ -18,11 +18,11 @@ from sparsegen.experiments.extras import needed
 def _control(mapping: str, **controls: float | None) -> float | None:
     """The control of a map; that of another is refused, not taken for it."""
     if mapping not in MAPS:
-        fail(ValueError, "mapping", "one of " + ", ".join(map(repr, MAPS)), repr(mapping))
+        fail(ValueError, "--mapping", "one of " + ", ".join(map(repr, MAPS)), repr(mapping))
     given = {name: value for name, value in controls.items() if value is not None}
     for name, value in given.items():
         if name not in MAPS[mapping].controls:
-            fail(ValueError, name, f"absent for mapping {mapping!r}, which has no such control", value)
+            fail(ValueError, f"--{name}", f"absent for mapping {mapping!r}, which has no such control", value)
     return next(iter(given.values()), None)
 
 
@@ -30,10 +30,10 @@ def train(
     out: Path = typer.Option(..., help="Folder of the run; one begun there with the same settings is resumed."),
     corpus: str = typer.Option(None, help="numbers-fr-en (needs no data), multi30k-fr-en, tatoeba-fr-en, gigaword..."),
     data: Path = DATA,
-    source: Path = typer.Option(None, help="Instead: source sentences, a line each, words separated by spaces."),
+    source: Path = typer.Option(None, help="Instead: source sentences, a line each, words apart by spaces."),
     target: Path = typer.Option(None, help="Their translations, line by line."),
-    valid_source: Path = typer.Option(None, help="Sentences to validate on."),
-    valid_target: Path = typer.Option(None, help="Their translations."),
+    valid_source: Path = typer.Option(None, help="Sentences to validate on; needed with --source."),
+    valid_target: Path = typer.Option(None, help="Their translations; needed with --source."),
     limit: int = typer.Option(None, min=1, help="Train on the first pairs only."),
     max_words: int = typer.Option(50, min=1, help="Leave longer sentences out of training."),
     mapping: str = typer.Option("sparsegen_lin", help="softmax, sparsemax, sparsegen_lin, sparsehourglass, ..."),
@@ -52,7 +52,7 @@ def train(
     min_count: int = typer.Option(2, min=1, help="Rarer words are unknown."),
     sentencepiece: int = typer.Option(None, min=8, help="Use SentencePiece with so many pieces, not words."),
     seed: int = typer.Option(0, min=0, help="The same numbers for the same seed."),
-    threads: int = typer.Option(None, min=1, help="Threads; 1 is fastest for small models and on busy machines."),
+    threads: int = typer.Option(None, min=1, help="Threads; else one for small models and all for large."),
 ) -> None:  # fmt: skip
     """Train an encoder-decoder with sparse attention; alone, or under torchrun on several processes."""
     with said_plainly(out):

@@ -9,7 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TextIO
 
-import torch
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
@@ -19,6 +18,7 @@ from sparsegen.experiments.seq2seq.corpora import CORPORA, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig
 from sparsegen.experiments.seq2seq.search import Translation, translate
 from sparsegen.experiments.seq2seq.splits import Split, read_parallel
+from sparsegen.experiments.seq2seq.threads import suited_threads
 from sparsegen.experiments.seq2seq.tokens import tokenise
 from sparsegen.experiments.seq2seq.training import BEST, Place, TrainConfig, Trainer, load_model
 from sparsegen.experiments.seq2seq.vocabulary import SentencePieceVocabulary, WordVocabulary
@@ -29,9 +29,12 @@ DRAWN = 6  # heatmaps in one picture
 PICTURES = (".png", ".svg", ".pdf")
 
 
+FILES = ("--source", "--target", "--valid-source", "--valid-target")
+
+
 @dataclass(frozen=True)
 class Text:
-    """Where the sentences come from: a corpus by name, or two pairs of files."""
+    """Where the sentences come from: a corpus by name, or two pairs of files. Errors name the options of `train`."""
 
     corpus: str | None = None
     data: Path | None = None
@@ -44,26 +47,27 @@ class Text:
 
     def splits(self) -> tuple[Split, Split]:
         """Return what to train and to validate on."""
-        files = {name: getattr(self, name) for name in ("source", "target", "valid_source", "valid_target")}
-        given = [name for name, path in files.items() if path is not None]
-        if self.corpus is not None:
-            if given:
-                fail(ValueError, given[0], "absent where corpus is given", files[given[0]])
-            if self.corpus not in CORPORA:
-                fail(ValueError, "corpus", "one of " + ", ".join(map(repr, CORPORA)), repr(self.corpus))
-            found = load_corpus(self.corpus, self.data, limit=self.limit)
-            return found.train, found.valid
-        if len(given) < len(files):
-            missing = ", ".join(name for name in files if name not in given)
-            fail(ValueError, missing, "given where no corpus is", None)
-        for name, path in files.items():
+        files = {flag: getattr(self, flag[2:].replace("-", "_")) for flag in FILES}
+        given = [flag for flag, path in files.items() if path is not None]
+        if self.corpus is None:
+            return self._read(files)
+        if given:
+            fail(ValueError, given[0], "absent where --corpus is given", files[given[0]])
+        if self.corpus not in CORPORA:
+            fail(ValueError, "--corpus", "one of " + ", ".join(map(repr, CORPORA)), repr(self.corpus))
+        found = load_corpus(self.corpus, self.data, limit=self.limit)
+        return found.train, found.valid
+
+    def _read(self, files: dict[str, Path | None]) -> tuple[Split, Split]:
+        """The sentences of four files, all of which are needed."""
+        if missing := [flag for flag, path in files.items() if path is None]:
+            fail(ValueError, " and ".join(missing), "given where --corpus is not", "nothing")
+        paths = {flag: path for flag, path in files.items() if path is not None}
+        for flag, path in paths.items():
             if not path.is_file():
-                fail(FileNotFoundError, name, "a file of sentences", f"{path}, which is not there")
-        train, valid = (
-            read_parallel(files["source"], files["target"]),
-            read_parallel(files["valid_source"], files["valid_target"]),
-        )
-        return train.first(self.limit), valid
+                fail(FileNotFoundError, flag, "a file of sentences", f"{path}, which is not there")
+        source, target, valid_source, valid_target = paths.values()
+        return read_parallel(source, target).first(self.limit), read_parallel(valid_source, valid_target)
 
 
 def _vocabulary(lines: Sequence[str], min_count: int, max_size: int, sentencepiece: int | None) -> Any:
@@ -77,8 +81,6 @@ def train(
     max_vocabulary: int = 50_000, sentencepiece: int | None = None, threads: int | None = None,
 ) -> Trainer:  # fmt: skip
     """Train a model, or go on with the one begun in `out`; alone, or as one of torchrun's processes."""
-    if threads is not None:
-        torch.set_num_threads(threads)
     place = Place.of_this_process()
     quiet = console if place.rank == 0 else Console(quiet=True)
     splits = text.splits()
@@ -88,9 +90,10 @@ def train(
     pairs, held = (encode(split, source, target, text.max_words) for split in splits)
     config = ModelConfig(source_words=len(source), target_words=len(target), **model)
     states = {"source": source.state(), "target": target.state()}
-    trainer = Trainer(config, training, pairs, held, states, out, place)
-    _greet(trainer, quiet)
-    _watch(trainer, quiet)
+    with suited_threads(config, training.batch_size, threads):
+        trainer = Trainer(config, training, pairs, held, states, out, place)
+        _greet(trainer, quiet)
+        _watch(trainer, quiet)
     return trainer
 
 
@@ -154,14 +157,15 @@ def run_translate(
 ) -> None:  # fmt: skip
     """Translate line by line; the attention of all lines goes to a file if one is named."""
     if attention is not None and attention.suffix not in (*PICTURES, ".json"):
-        fail(ValueError, "attention", "a file that ends in " + ", ".join((*PICTURES, ".json")), attention)
+        fail(ValueError, "--attention", "a file that ends in " + ", ".join((*PICTURES, ".json")), attention)
     loaded, source, target = load_model(model)
     kept: list[Translation] = []
     for chunk in _chunks(lines, 1 if lines.isatty() else AT_ONCE):
         words = [tokenise(line, language) if language else line for line in chunk]
-        found = translate(
-            loaded, source, target, words, beam=beam, replace_unknown=replace_unknown, max_words=max_words
-        )
+        with suited_threads(loaded.config, beam * len(words)):
+            found = translate(
+                loaded, source, target, words, beam=beam, replace_unknown=replace_unknown, max_words=max_words
+            )
         for translation in found:
             out.write(translation.text + "\n")
         out.flush()
@@ -181,7 +185,7 @@ def _keep_attention(translations: list[Translation], path: Path) -> None:
 
     drawn = [t for t in translations if t.words and t.source][:DRAWN]
     if not drawn:
-        fail(ValueError, "attention", "of at least one line with words", "none was read")
+        fail(ValueError, "--attention", "of at least one line with words", "none was read")
     panels = [figures.Heatmap("", list(t.source), list(t.words), t.weights) for t in drawn]
     drawings.save_as(figures.heatmaps(panels), path)
     if len(drawn) < len(translations):

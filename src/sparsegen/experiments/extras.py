@@ -47,4 +47,7 @@ def needed(what: str, extra: str) -> Iterator[None]:
     except ImportError as error:
         if str(error).startswith("sparsegen:"):  # it says so already
             raise
-        raise missing(what, error.name, extra) from error
+        cause: BaseException = error
+        while isinstance(cause.__cause__, ImportError):  # a front end says what it needs in words of its own
+            cause = cause.__cause__
+        raise missing(what, getattr(cause, "name", None), extra) from error

@@ -27,6 +27,7 @@ from sparsegen.experiments.seq2seq.comparison import ALIASES, ROWS, Comparison
 from sparsegen.experiments.seq2seq.corpora import Corpus, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig
 from sparsegen.experiments.seq2seq.search import Translation, mean_support, translate
+from sparsegen.experiments.seq2seq.threads import suited_threads
 from sparsegen.experiments.seq2seq.training import BEST, TrainConfig, Trainer, load_model
 from sparsegen.experiments.seq2seq.vocabulary import WordVocabulary
 from sparsegen.experiments.store import Result, Stopwatch, to_json, write_text
@@ -151,7 +152,10 @@ def _trained(corpus: str, scale: str, mapping: str, control: float | None, seed:
     )  # fmt: skip
     training = replace(sizes.short if short else sizes.train, seed=seed)
     length = "short" if short else "full"
-    with _run_folder(corpus, scale, mapping, control, seed, length, f"v{VERSION}") as folder:
+    with (
+        _run_folder(corpus, scale, mapping, control, seed, length, f"v{VERSION}") as folder,
+        suited_threads(config, training.batch_size),
+    ):
         trainer = Trainer(config, training, data.train, data.valid, data.vocabularies, folder)
         trainer.run(_keep_curve)
         yield trainer
@@ -162,8 +166,9 @@ def tune(corpus: str, scale: str, mapping: str, control: float, seed: int) -> di
     data = prepare(corpus, scale, short=True)
     with _trained(corpus, scale, mapping, control, seed, short=True) as trainer:
         best, (model, _, _) = trainer.best, load_model(trainer.folder / BEST)
+        written = translate(model, data.source, data.target, data.corpus.valid.sources[:LOOKED_AT], beam=1)
     assert best is not None  # at least one epoch was trained
-    support = mean_support(translate(model, data.source, data.target, data.corpus.valid.sources[:LOOKED_AT], beam=1))
+    support = mean_support(written)
     found = {"valid_accuracy": best["valid_accuracy"], "valid_loss": best["valid_loss"], "support": support}
     return {**found, "seconds": trainer.seconds}
 
@@ -201,10 +206,11 @@ def final(corpus: str, scale: str, mapping: str, control: float | None, seed: in
     sizes, data = preset(scale, corpus), prepare(corpus, scale, short=False)
     with _trained(corpus, scale, mapping, control, seed, short=False) as trainer:
         model, _, _ = load_model(trainer.folder / BEST)
+        tests = write_tests(model, data, sizes)
     best = trainer.best
     assert best is not None  # at least one epoch was trained
     return {
-        "tests": write_tests(model, data, sizes),
+        "tests": tests,
         "curve": trainer.history,
         "best_epoch": best["epoch"],
         "valid_accuracy": best["valid_accuracy"],
