@@ -77,6 +77,15 @@ def test_rows_that_raise_are_rows_without_a_value():
     assert report.findings["monotone"].holds
 
 
+def test_a_map_without_a_value_on_most_rows_is_measured_without_a_warning():
+    def positive(z):
+        return np.where((z > 50).all(-1, keepdims=True), z / z.sum(-1, keepdims=True), np.nan)
+
+    for f in (positive, lambda z: np.full(z.shape, np.nan)):
+        found = check(f, n_classes=(2,)).findings["jacobian"]
+        assert (found.holds, found.tried, found.counterexample) == (False, 0, None)
+
+
 def test_the_equation_has_no_value_where_its_radius_is_zero():
     p = equation("sparsehourglass", q=0.0)(np.array([[1.0, -1.0], [0.0, 1.0]]))
     assert np.isnan(p[0]).all()
@@ -106,3 +115,10 @@ def test_the_result_is_shown_in_80_columns():
     assert "6 of 6 cells" in text
     assert "slope 1.580 found; the constant is" in text
     assert "(0.335, 0.333, 0.332) at -99" in " ".join(text.split())
+
+
+def test_what_lies_beyond_lam_1_is_computed(monkeypatch):
+    text = "refused: the formula is no minimum there, (0.6, 0.4) at lam = 2 would give (0.4, 0.6)"
+    assert laws.errata([])[-1]["measured"] == text
+    monkeypatch.setattr(sg, "sparsegen_lin", lambda z, lam: np.ones(len(z)) / len(z))
+    assert laws.errata([])[-1]["measured"].startswith("(0.5, 0.5): the formula is no minimum")
