@@ -6,18 +6,12 @@ import gzip
 import os
 import random
 import re
-import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from sparsegen.experiments.seq2seq import numbers
 from sparsegen.experiments.seq2seq.corpora import CORPORA, load_corpus
-from sparsegen.experiments.seq2seq.numbers import numbers_and_dates
 from sparsegen.experiments.seq2seq.splits import Split, read_parallel
-from sparsegen.experiments.seq2seq.tokens import gigaword_form, tokenise
 
 MULTI30K = CORPORA["multi30k-fr-en"].files
 
@@ -192,169 +186,6 @@ def test_reuters_has_its_own_test_and_those_of_gigaword(tmp_path):
     assert list(corpus.tests) == ["reuters", "gigaword", "duc2003", "duc2004"]
     for part, split in (("train", corpus.train), ("valid", corpus.valid), ("test", corpus.tests["reuters"])):
         assert split == Split((f"the `` {part} '' -lrb- # -rrb-",), ((f"head {part}",),))
-
-
-# The tokeniser
-
-
-@pytest.mark.parametrize(
-    ("line", "language", "tokens"),
-    [
-        ("Can't we? They'll won't!", "en", "ca n't we ? they 'll wo n't !"),
-        ("It\u2019s 5 o'clock, Mr. D'Amato...", "en", "it 's 5 o'clock , mr. d'amato ..."),
-        ("The U.S. paid $1,234.50 (50%).", "en", "the u.s. paid $ 1,234.50 ( 50 % ) ."),
-        ("A 12-year-old's AT&T phone -- “new”", "en", 'a 12-year-old \'s at&t phone -- " new "'),
-        ("<unk> rose #.## percent", "en", "<unk> rose #.## percent"),
-        ("snake_case 3.5b", "en", "snake_case 3 . 5b"),
-        ("L'homme qu'on n'a pas vu aujourd'hui", "fr", "l' homme qu' on n' a pas vu aujourd'hui"),
-        ("Est-ce qu\u2019il va-t'en ?\u202f«\u00a0Oui\u00a0»", "fr", "est-ce qu' il va-t' en ? \" oui \""),
-        ("E\u0301te\u0301 \u0130zmir", "fr", "été i\u0307zmir"),
-    ],
-)
-def test_lines_are_tokenised_in_the_manner_of_the_corpora(line, language, tokens):
-    assert tokenise(line, language) == tokens
-
-
-def test_an_unknown_language_is_refused():
-    with pytest.raises(ValueError, match="language must be one of 'en', 'fr', got 'de'"):
-        tokenise("ein Hund", "de")
-
-
-@given(st.text(alphabet=st.sampled_from("abnt'é-_.,;$#&1 290\"()<>\u2019"), max_size=30), st.sampled_from(["en", "fr"]))
-def test_tokenising_only_moves_spaces(line, language):
-    plain = line.replace("\u2019", "'")
-    assert tokenise(line, language).replace(" ", "") == plain.replace(" ", "")
-    assert "  " not in tokenise(line, language)
-
-
-@given(st.lists(st.sampled_from(["UNK", "<unk>", '"', "(", ")", "a1", "23.4", "word", "'s"])))
-def test_gigawords_form_keeps_the_count_of_words_and_is_reached_at_once(words):
-    once = gigaword_form(" ".join(words))
-    assert len(once.split()) == len(words)
-    assert gigaword_form(once) == once
-    assert not set('()"') & set(once)
-    assert not re.search(r"\d|UNK", once)
-
-
-# Numbers and dates
-
-
-@pytest.fixture(scope="module")
-def many():
-    return numbers_and_dates(30000, seed=3)
-
-
-def test_numbers_and_dates_mean_one_thing_in_both_directions(many):
-    assert len(many) == len(set(many.sources)) == len(set(many.targets)) == 30000
-    assert all(len(lines) == 1 for lines in many.references)
-
-
-def test_numbers_and_dates_are_lower_case_words(many):
-    for line in (*many.sources, *many.targets):
-        assert re.fullmatch(r"[^\W\d_]+'?(clock)?( [^\W\d_]+'?(clock)?)*", line), line
-        assert line == line.lower()
-
-
-def test_sentences_are_of_the_length_asked_for(many):
-    words = [len(line.split()) for line in many.sources]
-    assert 8 <= sum(words) / len(words) <= 9
-    assert max(words) <= 20
-
-
-def test_numbers_and_dates_depend_on_the_seed_alone():
-    first, again, other = (numbers_and_dates(200, seed=seed) for seed in (1, 1, 2))
-    assert first == again
-    assert len(set(first.sources) & set(other.sources)) < 20
-    back = numbers_and_dates(200, seed=1, pair="en-fr")
-    assert (back.sources, back.targets) == (first.targets, first.sources)
-
-
-@pytest.mark.parametrize("name", ["numbers-fr-en", "numbers-en-fr"])
-def test_the_parts_of_the_generated_corpus_share_no_line(name):
-    corpus = load_corpus(name, "nowhere")
-    parts = [corpus.train, corpus.valid, corpus.tests["numbers"]]
-    assert [len(part) for part in parts] == [20000, 500, 1000]
-    assert len({line for part in parts for line in part.sources}) == 21500
-    assert len({line for part in parts for line in part.targets}) == 21500
-    cut = load_corpus(name, limit=7)
-    assert cut.train.sources == corpus.train.sources[:7]
-    assert cut.valid == corpus.valid
-
-
-def test_composed_numbers_are_those_of_num2words():
-    num2words = pytest.importorskip("num2words").num2words
-    rng = random.Random(0)
-    known = [*range(0, 1000, 7), 1000, 1001, 1100, 80000, 80080, 200000, 10**6, 80 * 10**6, 10**9 - 1]
-    for n in known + [int(10 ** rng.uniform(3, 9)) for _ in range(300)]:
-        assert numbers._fr(n) == numbers._words(num2words(n, lang="fr"))
-        assert numbers._en(n) == numbers._words(num2words(n, lang="en"))
-        assert numbers._en_ordinal(n) == numbers._words(num2words(n, lang="en", to="ordinal"))
-    for year in range(*numbers.YEARS):
-        assert numbers._en_year(year) == numbers._words(num2words(year, lang="en", to="year"))
-
-
-@pytest.mark.parametrize(
-    ("n", "words"),
-    [
-        (1, "premier"),
-        (21, "vingt et unième"),
-        (80, "quatre vingtième"),
-        (83, "quatre vingt troisième"),
-        (300, "trois centième"),
-        (906, "neuf cent sixième"),
-        (1001, "mille unième"),
-        (2000, "deux millième"),
-        (1080, "mille quatre vingtième"),
-    ],
-)
-def test_french_ordinals(n, words):
-    assert numbers._fr_ordinal(n) == words
-
-
-@pytest.mark.parametrize(
-    ("hour", "minute", "french", "english"),
-    [
-        (6, 25, "six heures vingt cinq du matin", "twenty five past six in the morning"),
-        (13, 1, "une heure une de l' après midi", "one minute past one in the afternoon"),
-        (12, 57, "une heure moins trois de l' après midi", "three minutes to one in the afternoon"),
-        (18, 0, "six heures du soir", "six o'clock in the evening"),
-        (19, 30, "sept heures et demie du soir", "half past seven in the evening"),
-        (12, 30, "midi et demi", "half past noon"),
-        (23, 45, "minuit moins le quart", "a quarter to midnight"),
-        (24, 39, "une heure moins vingt et une du matin", "twenty one minutes to one in the morning"),
-        (24, 0, "minuit", "midnight"),
-    ],
-)
-def test_times_on_the_clock(hour, minute, french, english):
-    assert numbers._clock(hour, minute) == (french, english)
-
-
-def test_every_minute_of_the_day_has_words_of_its_own():
-    times = [numbers._clock(hour, minute) for hour in range(1, 25) for minute in range(60)]
-    assert len({french for french, _ in times}) == len({english for _, english in times}) == 1440
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"n": 0}, "n must be an integer at least 1"),
-        ({"n": 10**6}, "n must be at most 200000"),
-        ({"n": 1, "seed": -1}, "seed must be an integer at least 0"),
-        ({"n": 1, "pair": "de-en"}, "pair must be 'fr-en' or 'en-fr', got 'de-en'"),
-    ],
-)
-def test_what_cannot_be_generated_is_refused(options, message):
-    with pytest.raises(ValueError, match=message):
-        numbers_and_dates(**options)
-
-
-@pytest.mark.parametrize("module", ["num2words", "babel"])
-def test_generating_without_its_modules_names_the_extra(monkeypatch, module):
-    monkeypatch.setitem(sys.modules, module, None)
-    for memory in (numbers._spoken, numbers._calendar):
-        memory.cache_clear()
-    with pytest.raises(ImportError, match=rf"needs {module}, .* pip install -e '\.\[experiments\]'"):
-        numbers_and_dates(100)
 
 
 # The corpora themselves
