@@ -13,7 +13,7 @@ from typing import Any
 
 from playwright.sync_api import sync_playwright
 
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.experiments.store import to_json, versions, write_text
 from sparsegen.explore import address, page
 

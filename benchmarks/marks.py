@@ -16,7 +16,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from sparsegen.experiments.results import Result
+from sparsegen.experiments.store import Result
 
 ROOT = Path(__file__).resolve().parents[1]
 Read = Callable[[str], Any]

@@ -9,7 +9,6 @@ from marks import mark, span, table
 
 from sparsegen.bench.peers import verdict_text
 from sparsegen.bench.show import number
-from sparsegen.experiments.store import write_text
 
 OURS = "sparsegen"
 FIRST = (OURS, "torch.softmax", "copy")  # in tables; others follow by name

@@ -12,8 +12,8 @@ from typing import Any
 from marks import ROOT, as_result
 from performance import ordered
 
-from sparsegen import figures
 from sparsegen.bench import draw
+from sparsegen.report import figures
 
 START = 33  # of a PNG's chunks after its signature and its header
 KEY = b"results"

@@ -27,7 +27,7 @@ import loss_cases
 import map_cases
 from loss_oracle import LOSSES
 from sparsegen import _core
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 NAMES = [*MAPS, *(f"{name}_loss" for name in LOSSES), "attention"]
 SHRINKING_SECONDS = 10.0

@@ -31,8 +31,8 @@ from scores import (
     spoil,
 )
 from scores import rows as random_rows
-from sparsegen import _checks
-from sparsegen._maps import MAPS
+from sparsegen._table.controls import CONDITIONS
+from sparsegen._table.maps import MAPS
 
 SHARES = ("softmax", "sum_normalization", "spherical_softmax")
 TORCH_LAYOUTS = ("rows", "columns", "transposed", "stepped", "padded", "off by one", "middle")
@@ -323,7 +323,7 @@ def _without_entries(c: Case, part: slice) -> Case:
 
 
 def _allowed(name: str, control: float) -> bool:
-    holds = _checks.CONDITIONS[MAPS[name].controls[0]][1]
+    holds = CONDITIONS[MAPS[name].controls[0]][1]
     return bool(holds(control)) and name != "sparsecone"
 
 

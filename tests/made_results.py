@@ -5,7 +5,7 @@ from __future__ import annotations
 from html.parser import HTMLParser
 from pathlib import Path
 
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.experiments.multilabel import real
 from sparsegen.experiments.multilabel.pairs import PAIRS
 from sparsegen.experiments.seq2seq import generation, translation

@@ -13,8 +13,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-import sparsegen
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.cli import app, tour
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 import sparsegen as sg
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.experiments.store import Result
 from sparsegen.experiments.table1 import properties as laws
 from sparsegen.properties import check, equation, measure

@@ -27,16 +27,19 @@ import sparsegen
 from sparsegen import _solver
 from sparsegen._label_sets import Labels, read_labels
 from sparsegen._table.checks import fail
+from sparsegen._table.losses import LOSSES as TABLE
+from sparsegen._table.maps import MAPS
 from sparsegen._table.targets import Target, read
-from sparsegen.numpy import losses as _losses
 
-# The loss of each map under each name; "auto" is the first.
-LOSSES = {
-    "sparsemax": {"hinge": "sparsegen_hinge", "huber": "sparsemax_huber"},
-    "sparsegen_lin": {"hinge": "sparsegen_hinge", "huber": "sparsemax_huber"},
-    "sparsehourglass": {"hinge": "sparsehourglass_hinge"},
-    "softmax": {"log": "softmax_log"},
-}
+
+def _losses_of(mapping: str) -> dict[str, str]:
+    """The losses that train a map, by their form; a hinge loss comes first."""
+    found = {row.form: row.name for row in TABLE.values() if row.mapping == mapping}
+    return dict(sorted(found.items(), key=lambda item: item[0] != "hinge"))
+
+
+# The loss of each map under each name; "auto" is the first. Sparsemax is sparsegen_lin with its dial at 0.
+LOSSES = {"sparsemax": _losses_of("sparsegen_lin"), **{row.mapping: _losses_of(row.mapping) for row in TABLE.values()}}
 BATCH = 64  # rows of one step of partial_fit
 RATE = 0.5  # of its steps
 
@@ -221,15 +224,15 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
     def _control(self, loss: str) -> float:
         if self.mapping == "sparsemax":
             return 0.0
-        return float({"lam": self.lam, "q": self.q, "": 0.0}[_losses.LOSSES[loss].control])
+        return float({"lam": self.lam, "q": self.q, "": 0.0}[TABLE[loss].control])
 
     def _check_controls(self) -> None:
         """Refuse a control of another map: a search over it would change nothing."""
-        for name, value, unset, maps in (
-            ("lam", self.lam, 0.0, ("sparsegen_lin",)),
-            ("q", self.q, 1.0, ("sparsehourglass",)),
+        for name, value, unset in (
+            ("lam", self.lam, 0.0),
+            ("q", self.q, 1.0),
         ):
-            if value != unset and self.mapping not in maps:
+            if value != unset and name not in MAPS[self.mapping].controls:
                 fail(ValueError, name, f"left at {unset:g} for mapping {self.mapping!r}, which has no {name}", value)
 
     def _problem(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> _solver.Problem:
@@ -411,12 +414,8 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
             self.__dict__.pop(name, None)
 
     def _map(self, z: np.ndarray, return_info: bool = False) -> Any:
-        if self.mapping == "sparsehourglass":
-            return sparsegen.sparsehourglass(z, q=self.q, return_info=return_info)
-        if self.mapping == "sparsegen_lin":
-            return sparsegen.sparsegen_lin(z, lam=self.lam, return_info=return_info)
-        mapping = sparsegen.sparsemax if self.mapping == "sparsemax" else sparsegen.softmax
-        return mapping(z, return_info=return_info)
+        controls = {name: getattr(self, name) for name in MAPS[self.mapping].controls if hasattr(self, name)}
+        return getattr(sparsegen, self.mapping)(z, **controls, return_info=return_info)
 
     def _scores(self, X: Any) -> np.ndarray:
         check_is_fitted(self)

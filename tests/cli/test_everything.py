@@ -13,7 +13,7 @@ from made_results import (
     Page,
     made_real,
 )
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.cli import app, running
 from sparsegen.experiments import registry
 from sparsegen.experiments.multilabel import synthetic

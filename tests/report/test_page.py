@@ -17,7 +17,7 @@ from made_results import (
     Page,
     made_translation,
 )
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.experiments import registry
 from sparsegen.experiments.ledger import ledger
 from sparsegen.experiments.store import Result

@@ -20,7 +20,7 @@ import torch
 
 import sparsegen
 from sparsegen import _core
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.store import versions
 
 Times = dict[str, dict[str, float]]

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import typer
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.sweep import SweepError
 
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from sparsegen._checks import fail
-from sparsegen._maps import MAPS
+from sparsegen._table.checks import fail
+from sparsegen._table.maps import MAPS
 from sparsegen.cli.messages import said_plainly
 from sparsegen.cli.options import DATA
 from sparsegen.experiments.extras import needed

@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 import sparsegen
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 from sparsegen.experiments.extras import needed
 from sparsegen.experiments.terminal import table
 

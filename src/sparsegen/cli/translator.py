@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.seq2seq.batches import encode
 from sparsegen.experiments.seq2seq.corpora import CORPORA, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig

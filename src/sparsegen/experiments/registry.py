@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import sparsegen.experiments
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.store import Result
 
 if TYPE_CHECKING:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.extras import missing
 from sparsegen.experiments.folders import choose, chosen, environment
 from sparsegen.experiments.store import CellStore, plain, to_json

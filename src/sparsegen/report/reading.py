@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments import registry
 from sparsegen.experiments.store import FORMAT, Result, from_json
 from sparsegen.report.tables import ledger_table, tables_of

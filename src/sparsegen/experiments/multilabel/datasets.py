@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.extras import missing
 from sparsegen.experiments.folders import DATA_VARIABLE, places
 from sparsegen.experiments.multilabel.mulan import Table, read_arff, read_labels, sparse

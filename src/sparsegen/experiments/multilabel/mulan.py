@@ -18,7 +18,7 @@ from xml.etree import ElementTree
 
 import numpy as np
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.extras import missing
 
 try:

@@ -64,6 +64,8 @@ def model(pair: str, **parameters: Any) -> SparseMultilabelClassifier:
 
 def trained(model: SparseMultilabelClassifier, X: Any, Y: Any) -> SparseMultilabelClassifier:
     """Fit a model. That one answer for all rows can be its optimum is a result here, not a reason to warn."""
+    from sparsegen.sklearn import ConstantFitWarning
+
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConstantFitWarning)
         return model.fit(X, Y)

@@ -22,7 +22,7 @@ from sparsegen.experiments import sweep
 from sparsegen.experiments.folders import DATA_VARIABLE
 from sparsegen.experiments.memory import peak_mib
 from sparsegen.experiments.multilabel import claims
-from sparsegen.experiments.multilabel.pairs import PAIRS, model, score, threshold_for
+from sparsegen.experiments.multilabel.pairs import PAIRS, model, score, threshold_for, trained
 from sparsegen.experiments.multilabel.synthetic import optimum
 from sparsegen.experiments.registry import Data, Experiment, Option
 from sparsegen.experiments.store import Result, Stopwatch

@@ -13,7 +13,7 @@ import numpy as np
 from sparsegen._table.checks import fail
 from sparsegen.experiments import sweep
 from sparsegen.experiments.multilabel import claims
-from sparsegen.experiments.multilabel.pairs import PAIRS, model, score, threshold_for
+from sparsegen.experiments.multilabel.pairs import PAIRS, model, score, threshold_for, trained
 from sparsegen.experiments.multilabel.synthetic_data import Documents, make_documents, split
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.store import whole_file
 
 FORMAT = "sparsegen seq2seq"

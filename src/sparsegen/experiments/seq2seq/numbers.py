@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 from functools import cache
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.extras import missing
 from sparsegen.experiments.seq2seq.splits import Split, check_count, spaced
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from functools import cache
 from itertools import zip_longest
 from typing import Any
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 from sparsegen.experiments.extras import missing
 
 ROUGES = ("rouge1", "rouge2", "rougeL")

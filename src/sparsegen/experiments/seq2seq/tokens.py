@@ -6,7 +6,7 @@ import itertools
 import re
 import unicodedata
 
-from sparsegen._checks import fail
+from sparsegen._table.checks import fail
 
 UNKNOWN = "<unk>"
 _ABBREVIATIONS = "mr|mrs|ms|dr|st|jr|sr|inc|corp|co|ltd|vs|etc"
