@@ -22,7 +22,7 @@ demo: $(STAMP)
 	$(BIN)/sparsegen reproduce translation --scale small --corpora numbers-fr-en --maps softmax,sparsegen-lin --out demo
 	$(BIN)/sparsegen report demo --out demo/report.html
 	@echo 'Try it:  echo "jeudi vingt sept juillet mille six cent trois" | \'
-	@echo '  $(BIN)/sparsegen translate demo/translation/runs/numbers-fr-en-small-sparsegen_lin-0.75-0-full/best.pt'
+	@echo '  $(BIN)/sparsegen translate demo/translation/runs/numbers-fr-en-small-sparsegen_lin-0.75-0-full-v2/best.pt'
 
 test: $(STAMP) lint fuzz-quickly
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal --cov --cov-report=term-missing:skip-covered

@@ -13,8 +13,8 @@ import performance  # noqa: F401
 import pictures
 from marks import ROOT, fill, read
 
+from sparsegen.experiments.drawings import rendered
 from sparsegen.experiments.store import whole_file, write_text
-from sparsegen.report.figures import rendered
 
 
 def documents() -> list[Path]:

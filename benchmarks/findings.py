@@ -6,7 +6,8 @@ from typing import Any
 
 from marks import as_result, mark, span, table
 
-from sparsegen.experiments.ledger import CLOSE_F1, ledger
+from sparsegen.experiments.ledger import ledger
+from sparsegen.experiments.multilabel.claims import CLOSE_F1
 
 Found = dict[str, Any]  # a Result as its file holds it
 

@@ -263,6 +263,6 @@ def test_commands_have_the_options_they_are_shown_with(line):
     command = typer.main.get_command(app)
     words = line.split()
     while isinstance(command, click.Group) or hasattr(command, "commands"):
-        command = command.commands[words.pop(0)]
+        command = command.get_command(click.Context(command), words.pop(0))
     options = {name for parameter in command.params for name in (*parameter.opts, *parameter.secondary_opts)}
     assert {word for word in words if word.startswith("--")} <= options

@@ -310,3 +310,14 @@ def test_a_control_has_a_gradient_where_the_unit_is_infinite(name, low, grads):
 
     assert torch.equal(f(z, lam), torch.full((2, 3), 1 / 3, dtype=torch.float64))
     assert _zero(*grads(f, [z, lam], scores("sparsemax", 2, 3)))
+
+
+def test_the_gradient_of_a_mean_radius_in_halves_is_rounded_once():
+    z = torch.tensor([[2.0027e-05, 5.96e-08]], dtype=torch.float16, requires_grad=True)
+    v = torch.tensor([[3.037, -2.273]], dtype=torch.float16)
+    (half,) = torch.autograd.grad(sgt.sum_normalization_plus(z), z, v)
+    wide = z.detach().double().requires_grad_()
+    (want,) = torch.autograd.grad(sgt.sum_normalization_plus(wide), wide, v.double())
+    fits = want.abs() < 6e4
+    assert fits.any()
+    torch.testing.assert_close(half[fits], want[fits].half(), rtol=2e-2, atol=0)

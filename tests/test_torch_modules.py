@@ -208,6 +208,16 @@ def test_a_fixed_and_a_learnable_control_load_each_others_state(kind, shape):
         assert other.learnable != source.learnable
 
 
+@pytest.mark.parametrize("theta", [0.1, -1.7, 3.3e-5, 200.0, -1e6])
+def test_a_control_loads_bit_for_bit_into_its_own_form(kind, theta):
+    for source, other in zip(_pair(kind), _pair(kind)):
+        kept = next(iter((*source.parameters(), *source.buffers())))
+        with torch.no_grad():
+            kept.fill_(theta if source.learnable else abs(theta))
+        other.load_state_dict(source.state_dict(), strict=True)
+        assert torch.equal(next(iter((*other.parameters(), *other.buffers()))), kept)
+
+
 def test_one_control_loads_into_a_shape(kind):
     for source in _pair(kind):
         for other in _pair(kind, (3, 1)):

@@ -147,15 +147,17 @@ class _ProjectMean(torch.autograd.Function):
         q = given[0] if given else ctx.q
         if not once(v):
             return *_again(ctx, x, q, p, v), None, None, None
+        if x.dtype.itemsize == 2:  # two parts make the gradient, and each may be too large for halves
+            p = p.float()
         grad, along = _cpu.project_vjp(p, v, radius, ctx.dim, want_radius=True)
         assert along is not None  # asked for
         each, bend = slopes_of_mean(torch, ctx.map.radius, mean, n, q)
-        share = (along * each).to(x.dtype).unsqueeze(ctx.dim)
+        share = (along * each).to(p.dtype).unsqueeze(ctx.dim)
         if bool((n == x.shape[ctx.dim]).all()):
             grad += share
         else:
             grad += torch.where(_plain.hide(x, ctx.mask) == -torch.inf, 0.0, share)
-        return grad, _fit(along * bend, q) if ctx.needs_input_grad[1] else None, None, None, None
+        return grad.to(x.dtype), _fit(along * bend, q) if ctx.needs_input_grad[1] else None, None, None, None
 
 
 def _again(ctx: Any, x: Tensor, q: Tensor | float, p: Tensor, v: Tensor) -> tuple[Tensor | None, ...]:

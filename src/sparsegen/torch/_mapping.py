@@ -149,14 +149,21 @@ class Mapping(nn.Module):
         unexpected: list[str], errors: list[str],
     ) -> None:  # fmt: skip
         """Load a control in either form, one number also for all of a shape."""
+        own = prefix + ("theta" if self.learnable else "control")
+        saved = state_dict.get(own)
+        if saved is None or self.given is None or saved.shape != self.given.shape:
+            self._convert(state_dict, prefix, own, errors)
+        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+
+    def _convert(self, state_dict: dict[str, Any], prefix: str, own: str, errors: list[str]) -> None:
+        """Bring a control that was saved in another form or shape into the module's own."""
         positive = take_control(state_dict, prefix) if self.given is not None else None
         if positive is not None and self.given is not None:
             shaped = positive.expand(self.given.shape) if positive.dim() == 0 else positive
             if self.learnable and not positive.is_meta and not bool(_is_inside(positive).all()):
                 value = as_kept(self.control_name, positive[~_is_inside(positive)].flatten()[0].item())
                 errors.append(f"sparsegen: a learnable {self.control_name} must be {INSIDE}, got {value}.")
-            state_dict[prefix + ("theta" if self.learnable else "control")] = shaped.log() if self.learnable else shaped
-        super()._load_from_state_dict(state_dict, prefix, metadata, strict, missing, unexpected, errors)
+            state_dict[own] = shaped.log() if self.learnable else shaped
 
     def _describe(self, name: str, value: Tensor) -> str:
         if value.is_meta:
