@@ -430,7 +430,10 @@ std::string python(const AttentionCase& c, const char* engine) {
   if (c.causal) more += ", is_causal=True";
   if (c.dropout > 0) note += text(" with dropout ", c.dropout);
   if (c.group > 1) more += ", enable_gqa=True";
-  const std::string control = c.rule == Rule::given ? text("mapping='sparsegen_lin', lam=", digits(1 - c.radius[0]))
+  // A radius that 1 - lam cannot express is as good as 0.
+  const bool hard = 1 - c.radius[0] == 1;
+  const std::string control = c.rule == Rule::given && hard ? "mapping='hardmax'"
+                              : c.rule == Rule::given ? text("mapping='sparsegen_lin', lam=", digits(1 - c.radius[0]))
                               : c.rule == Rule::cone ? text("mapping='sparsecone', q=", digits(c.radius[0]))
                                                      : text("mapping='sparsehourglass', q=", digits(c.radius[0]));
   if (c.radius.size() > 1) note += text(" with radii ", listed(c.radius));

@@ -1,6 +1,6 @@
 """A long run of both drivers, kept in results/fuzz.json: so many rows of each name and engine.
 
-    make -C fuzz release && python fuzz/run.py --rows 1000000
+    make -C fuzz release && python fuzz/long_run.py --rows 1000000
 
 It can be stopped at any time and started again: each piece is added to what is there, with seeds that follow. What
 another kernel or front end has been through does not count: the run then starts afresh.
