@@ -115,6 +115,7 @@ def _shares(name: str, z: np.ndarray, shown: np.ndarray, control: np.ndarray, ep
     broken = (np.isnan(safe) | (abs(safe) == np.inf)).any(1)
     p = np.where(broken[:, None], Real(np.nan), p)
     wrong = (total[:, 0] == 0) & shown.any(1)
+    steps = steps + (steps * p).sum(1, keepdims=True)  # its own, and those of the sum
     return Answer(p, np.full(len(z), np.inf), total[:, 0], steps * eps * p, wrong)
 
 

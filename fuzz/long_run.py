@@ -27,8 +27,8 @@ def sources() -> str:
     """A fingerprint of what is tested."""
     found = hashlib.sha256()
     package = ROOT / "src" / "sparsegen"
-    paths = [*package.glob("_kernel/*"), *package.glob("*.py"), *package.glob("torch/*.py")]
-    for path in sorted(paths):
+    folders = ("_kernel", "_table", "numpy", "torch")
+    for path in sorted(path for folder in folders for path in (package / folder).glob("*.[pch]*")):
         found.update(path.name.encode() + path.read_bytes())
     return found.hexdigest()[:16]
 
@@ -56,7 +56,7 @@ def load(path: Path) -> dict[str, Any]:
 
 def save(path: Path, result: dict[str, Any]) -> None:
     """Whole or not at all."""
-    from sparsegen.experiments.results import write_text
+    from sparsegen.experiments.store import write_text
 
     write_text(path, json.dumps(result, indent=1, sort_keys=True) + "\n")
 

@@ -35,6 +35,7 @@ from sparsegen._table.controls import CONDITIONS
 from sparsegen._table.maps import MAPS
 
 SHARES = ("softmax", "sum_normalization", "spherical_softmax")
+RULES = tuple(name for name, m in MAPS.items() if m.radius.of == "mean")  # their radius is made of the row's mean
 TORCH_LAYOUTS = ("rows", "columns", "transposed", "stepped", "padded", "off by one", "middle")
 
 
@@ -100,7 +101,7 @@ def make(rng: np.random.Generator, name: str) -> Case:
     storage = str(rng.choice(["float32", "float32", "float64", "float16", *(["bfloat16"] if front == "torch" else [])]))
     k = length(rng)
     n = 2 * int(rng.integers(1, max(2, min(500, 8192 // k))))
-    z = spoil(rng, random_rows(rng, n, k, storage, most=1e150 if MAPS[name].rule else LARGEST[storage]))
+    z = spoil(rng, random_rows(rng, n, k, storage, most=1e150 if name in RULES else LARGEST[storage]))
     mask = rng.random((n, k)) < 0.7 if rng.random() < 0.2 else None
     if mask is not None and name in SHARES:
         mask[:, 0] = True
@@ -231,7 +232,7 @@ def _gradients(c: Case, p: np.ndarray, want: Answer) -> tuple[np.ndarray, np.nda
         slope = 1 / np.where(safe > 0, safe, Real(1))
         return w * over_r * slope, -along, size * over_r * slope * on, along_size
     by_score, score_size = w * over_r, size * over_r * on
-    if MAPS[c.name].rule:
+    if c.name in RULES:
         n = np.maximum(shown.sum(1), 1)
         q, mean = np.where(control == np.inf, Real(1), control), safe.sum(1) / n
         far, sign = control == np.inf, np.ones_like(mean) if c.name == "sparsecone" else np.sign(mean)
@@ -254,7 +255,7 @@ def _grad_wrong(c: Case, p: np.ndarray, got: tuple[np.ndarray, np.ndarray | None
     by_score, by_control, score_size, control_size = _gradients(c, p, want)
     single, eps, largest = EPS[computed_in(c.storage)], EPS[c.storage], LARGEST[computed_in(c.storage)]
     steps = 2 * single * (c.z.shape[1] / 2 + 64)
-    lost = want.blur[:, None] * 4 if MAPS[c.name].rule else 0
+    lost = want.blur[:, None] * 4 if c.name in RULES else 0
     allowed = steps * score_size + (eps + lost) * (abs(by_score) + score_size) + 4 * TINY[c.storage] * (1 + score_size)
     beyond = ~(score_size + abs(by_score) + allowed < min(largest, LARGEST[c.storage]) / 4)
     skip = (want.skip | np.isnan(p).any(1))[:, None] | beyond
@@ -264,7 +265,7 @@ def _grad_wrong(c: Case, p: np.ndarray, got: tuple[np.ndarray, np.ndarray | None
         return f"the gradient of entry {at[1]} of row {at[0]} is {got[0][at]!r}, not {float(by_score[at])!r}"
     if got[1] is None:
         return ""
-    lost = want.blur * 4 if MAPS[c.name].rule else 0
+    lost = want.blur * 4 if c.name in RULES else 0
     allowed = (
         steps * control_size
         + (lost + single) * (abs(by_control) + control_size)

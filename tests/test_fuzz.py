@@ -17,7 +17,7 @@ import laws
 import oracle
 import sparsegen as sg
 from sparsegen import _core
-from sparsegen._maps import MAPS
+from sparsegen._table.maps import MAPS
 
 if os.name != "posix":
     pytest.skip("the drivers are built by make", allow_module_level=True)
