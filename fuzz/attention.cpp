@@ -314,7 +314,12 @@ bool equal(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 std::string check(const AttentionCase& c, const Engine& engine) {
-  const Forward f = forward(c, engine, c.block, c.turns), g = forward(c, engine, c.block % 12 + 1, Turns());
+  // A key that is not finite, or huge, sends all rows of its block another way, also those that may not see it: other blocks
+  // then have other last digits.
+  bool tame = true;
+  for (const Matrices* m : {&c.q, &c.k})
+    for (double x : m->x) tame = tame && std::fabs(x) < 1e15;
+  const Forward f = forward(c, engine, c.block, c.turns), g = forward(c, engine, tame ? c.block % 12 + 1 : c.block, Turns());
   for (int64_t row = 0; row < c.rows(); ++row) {
     std::string what = weights_wrong(c, f, row);
     if (what.empty()) what = out_wrong(c, f, row);
