@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import os
-from pathlib import Path
-
 import pytest
 import torch
 
+import exact_vectors
 from test_torch_cases import torch_map
 
 NEAR = {"rtol": 1e-10, "atol": 1e-10}
 
 
-def _vectors() -> dict:
-    beside = Path(__file__).resolve().parents[2] / "shared" / "vectors.json"
-    path = Path(os.environ.get("SPARSEGEN_VECTORS", beside))
-    return json.loads(path.read_text()) if path.is_file() else {}
-
-
-VECTORS = _vectors()
-needs_vectors = pytest.mark.skipif(not VECTORS, reason="vectors.json not found; set SPARSEGEN_VECTORS to its path")
-
-
-def _of(kind: str, wanted=lambda entry: True):
-    entries = [entry for entry in VECTORS.get(kind, []) if wanted(entry)]
+def _of(cases: list[dict], wanted=lambda entry: True):
+    entries = [entry for entry in cases if wanted(entry)]
     names = [entry.get("name", f"{entry['function']}-{i}") for i, entry in enumerate(entries)]
     return pytest.mark.parametrize("entry", entries, ids=names)
 
@@ -35,7 +22,7 @@ def _tensor(values) -> torch.Tensor:
 
 
 def _controls(entry) -> dict[str, torch.Tensor]:
-    return {key: torch.tensor(float(value), dtype=torch.float64) for key, value in entry.get("params", {}).items()}
+    return {key: torch.tensor(float(value), dtype=torch.float64) for key, value in entry["params"].items()}
 
 
 def _eager_vjp(f, z, controls, v):
@@ -49,25 +36,22 @@ def _functional_vjp(f, z, controls, v):
     return p, pull(v)
 
 
-@needs_vectors
-@_of("mappings")
+@_of(exact_vectors.MAPS)
 def test_values_are_the_exact_ones(entry):
     p = torch_map(entry["function"])(_tensor(entry["z"]), **_controls(entry))
     torch.testing.assert_close(p, _tensor(entry["p"]), **NEAR)
     assert p.nonzero().flatten().tolist() == entry["support"]
 
 
-@needs_vectors
-@_of("mappings")
+@_of(exact_vectors.MAPS)
 def test_values_in_float32_are_the_exact_ones_rounded(entry):
     controls = {key: float(value) for key, value in _controls(entry).items()}
     p = torch_map(entry["function"])(_tensor(entry["z"]).float(), **controls)
     torch.testing.assert_close(p, _tensor(entry["p"]).float(), rtol=1e-6, atol=1e-6)
 
 
-@needs_vectors
 @pytest.mark.parametrize("route", [_eager_vjp, _functional_vjp], ids=["eager", "func"])
-@_of("mappings", lambda entry: entry["vjp"])
+@_of(exact_vectors.MAPS, lambda entry: entry["vjp"])
 def test_vjps_are_the_exact_ones(entry, route):
     given = entry["vjp"]
     controls = _controls(entry)
@@ -79,27 +63,24 @@ def test_vjps_are_the_exact_ones(entry, route):
             torch.testing.assert_close(grad.item(), given[f"grad_{key}"], **NEAR)
 
 
-@needs_vectors
 def test_vectors_hold_vjps_for_both_controls():
-    keys = {key for entry in VECTORS["mappings"] if entry["vjp"] for key in entry["vjp"]}
+    keys = {key for entry in exact_vectors.MAPS if entry["vjp"] for key in entry["vjp"]}
     assert keys == {"v", "grad_z", "grad_lam", "grad_q"}
 
 
-@needs_vectors
-@_of("special", lambda entry: entry["p"] is not None)
+@_of(exact_vectors.EDGES, lambda entry: entry["p"] is not None)
 def test_edges_are_as_the_vectors_say(entry):
     p = torch_map(entry["function"])(_tensor(entry["z"]), **_controls(entry))
     torch.testing.assert_close(p, _tensor(entry["p"]), equal_nan=True, **NEAR)
 
 
-@needs_vectors
-@_of("special", lambda entry: entry["p"] is None)
+@_of(exact_vectors.EDGES, lambda entry: entry["p"] is None)
 def test_what_numpy_refuses_is_a_nan_row_with_tensor_controls(entry):
     p = torch_map(entry["function"])(_tensor(entry["z"]), **_controls(entry))
     assert p.isnan().all()
 
 
-# The essential vectors written out, so that the suite has them without the file.
+# The essential vectors written out.
 # (map, controls, z, p, v, grad_z, grad of the control)
 ESSENTIAL = {
     "sparsemax": ("sparsemax", {}, [0.1, 1.1, 0.2], [0, 0.95, 0.05], [3, -1, 2], [0, -1.5, 1.5], None),

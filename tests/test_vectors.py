@@ -1,19 +1,16 @@
-"""Exact vectors: the shared file where it is present, and the essential ones written out here."""
+"""Exact vectors through NumPy: those of the file beside, and the essential ones written out here."""
 
-import json
 import math
-import os
 from fractions import Fraction
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 import buffers
+import exact_vectors
 import oracle
 import sparsegen as sg
 
-VECTORS = Path(os.environ.get("SPARSEGEN_VECTORS") or Path(__file__).parents[2] / "shared" / "vectors.json")
 INF = math.inf
 
 # function, controls, scores, exact probabilities
@@ -70,19 +67,12 @@ def test_oracle_gives_the_exact_vector(name, controls, z, want):
     np.testing.assert_allclose(p, [float(Fraction(v)) for v in want.split()], rtol=1e-15, atol=1e-15)
 
 
-@pytest.fixture(scope="module")
-def vectors():
-    if not VECTORS.exists():
-        pytest.skip("vectors.json is not here; SPARSEGEN_VECTORS may name it")
-    return json.loads(VECTORS.read_text())
-
-
 def numbers(values):
     return [float(v) for v in values]
 
 
-def test_shared_mappings_agree(vectors):
-    for case in vectors["mappings"]:
+def test_maps_are_the_exact_ones():
+    for case in exact_vectors.MAPS:
         controls = {key: float(value) for key, value in case["params"].items()}
         p, info = getattr(sg, case["function"])(case["z"], **controls, return_info=True)
         np.testing.assert_allclose(p, numbers(case["p"]), atol=1e-15, err_msg=case["name"])
@@ -90,11 +80,11 @@ def test_shared_mappings_agree(vectors):
         assert info.support_size == len(case["support"]), case["name"]
 
 
-def test_shared_special_cases_agree(vectors):
-    for case in vectors["special"]:
-        controls = {key: float(value) for key, value in case.get("params", {}).items()}
+def test_edges_are_the_exact_ones():
+    for case in exact_vectors.EDGES:
+        controls = {key: float(value) for key, value in case["params"].items()}
         f = getattr(sg, case["function"])
-        if "raises" in case:
+        if case["raises"]:
             with pytest.raises(ValueError):
                 f(numbers(case["z"]), **controls)
         else:
@@ -118,9 +108,9 @@ def through_the_radius(name, z, controls):
     return 1 - controls.get("lam", 0.0), 0.0, -1.0
 
 
-def test_shared_vjps_follow_from_the_kernel(vectors):
+def test_products_follow_from_the_kernel():
     tried = 0
-    for case in vectors["mappings"]:
+    for case in exact_vectors.MAPS:
         name, controls = case["function"], {key: float(value) for key, value in case["params"].items()}
         if case["vjp"] is None or name in ("spherical_softmax", "sum_normalization"):
             continue
