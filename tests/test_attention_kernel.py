@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import sparsegen._core as _core
 import sparsegen.torch as sgt
-from sparsegen.torch import _attention
+from sparsegen.torch.attention import plain
 
 MAPS = {
     "sparsemax": {},
@@ -86,7 +86,7 @@ def only_the_kernel(monkeypatch, request):
         def refuse(*_):
             raise AssertionError("the plain way was taken")
 
-        monkeypatch.setattr(_attention, "plain", refuse)
+        monkeypatch.setattr(plain, "attend", refuse)
 
 
 @pytest.mark.parametrize("kind", MASKS)
@@ -443,7 +443,7 @@ def test_arguments_that_cannot_be_are_refused(wrong, text):
 
 SHAPES = [
     ((2, 3, 7, 5), (2, 3, 9, 4), (2, 3, 9, 4), {}, "key must be of 5 features, as the query"),
-    ((2, 3, 7, 5), (2, 3, 9, 5), (2, 3, 8, 5), {}, "value must be of 9 rows, one a key"),
+    ((2, 3, 7, 5), (2, 3, 9, 5), (2, 3, 8, 5), {}, "value must be of 9 rows, one for each key"),
     ((2, 4, 7, 5), (2, 2, 9, 5), (2, 2, 9, 5), {}, "the axes before the last two must be broadcastable"),
     (
         (2, 4, 7, 5),
@@ -495,3 +495,13 @@ def test_autocast_casts_as_torchs_attention_does(dtypes, mapping):
 def test_without_autocast_the_dtypes_must_agree():
     with pytest.raises(TypeError, match=r"^sparsegen: key must be of the query's dtype torch.bfloat16"):
         sgt.sparse_attention(sample(2, 3, 4).bfloat16(), sample(2, 3, 4).float(), sample(2, 3, 4).float())
+
+
+def test_arguments_may_stand_where_torch_has_them_also_on_the_plain_way():
+    q, k, v = inputs((2,), 5, 7)
+    mask = torch.arange(7) < 4
+    theirs = F.scaled_dot_product_attention(q, k, v, mask, 0.0, False)
+    torch.testing.assert_close(sgt.sparse_attention(q, k, v, mask, 0.0, False, mapping="softmax"), theirs)
+    assert torch.equal(sgt.sparse_attention(q, k, v, mask), sgt.sparse_attention(q, k, v, attn_mask=mask))
+    causal = sgt.sparse_attention(q, k, v, None, 0.0, True)
+    assert torch.equal(causal, sgt.sparse_attention(q, k, v, is_causal=True))

@@ -11,7 +11,7 @@ from torch.func import functional_call
 import sparsegen as sg
 import sparsegen.torch as sgt
 from sparsegen._table.maps import MAPS
-from sparsegen.torch.probes import AttentionProbe
+from sparsegen.torch.attention import AttentionProbe
 
 B, Q, K, S, H = 2, 3, 5, 4, 6  # batch, queries, keys, sizes of a query and of a key
 # The maps of the paper's table, with NumPy's function beside.

@@ -14,8 +14,7 @@ from torch import nn
 
 import sparsegen.torch as sgt
 from sparsegen._table.maps import MAPS
-from sparsegen.torch import multihead
-from sparsegen.torch.multihead import MultiheadAttention, replace_attention
+from sparsegen.torch.attention import MultiheadAttention, multihead, replace_attention
 
 E, H, N, L, S = 8, 4, 3, 5, 6
 NESTED = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")

@@ -11,8 +11,7 @@ import torch
 from torch import nn
 
 import sparsegen.torch as sgt
-from sparsegen.torch.multihead import MultiheadAttention, replace_attention
-from sparsegen.torch.probes import AttentionProbe, Probed
+from sparsegen.torch.attention import AttentionProbe, MultiheadAttention, Probed, replace_attention
 
 E, H, N, L = 8, 4, 3, 5
 

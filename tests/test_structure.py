@@ -29,6 +29,7 @@ BASE = STEPS[0] | STEPS[1]
 
 # The upper folders, and which of each other they may import: sideways edges are held like upward ones.
 FOLDERS = {
+    "torch.attention": set(),
     "explore": set(),
     "experiments": set(),
     "experiments.multilabel": {"experiments"},
@@ -176,7 +177,18 @@ def test_the_directions_of_folders_have_no_circle():
 def test_every_upper_folder_is_there_and_every_folder_has_its_directions():
     folders = {".".join(path.parent.relative_to(ROOT).parts) for path in ROOT.rglob("__init__.py")}
     upper = {name for name in folders if name.split(".")[0] in {folder.split(".")[0] for folder in FOLDERS}}
-    assert upper == set(FOLDERS)
+    assert upper - {"torch"} == set(FOLDERS)
+
+
+def test_attention_stands_on_the_maps_of_torch():
+    """Of torch's modules only those that gather names, watch attention or forward old imports stand above it."""
+    roof = {"__init__", "control", "multihead", "probes"}
+    for path in (ROOT / "torch").glob("*.py"):
+        if path.stem not in roof:
+            assert not [name for name in imports(path) if name.startswith("sparsegen.torch.attention")], path.name
+    above = {f"sparsegen.torch.{name}" for name in roof}
+    for path in (ROOT / "torch" / "attention").glob("*.py"):
+        assert not above & set(imports(path)), path.name
 
 
 def test_the_page_to_play_with_knows_only_the_table():

@@ -18,8 +18,15 @@ except ImportError as error:
 from typing import Any
 
 from sparsegen.torch._apply import Info
-from sparsegen.torch._attention import SparseWeights, sparse_attention
-from sparsegen.torch.attention import AdditiveAttention, DotAttention
+from sparsegen.torch.attention import (
+    AdditiveAttention,
+    AttentionProbe,
+    DotAttention,
+    MultiheadAttention,
+    SparseWeights,
+    replace_attention,
+    sparse_attention,
+)
 from sparsegen.torch.control import (
     DensityScheduler,
     calibrate,
@@ -67,8 +74,6 @@ from sparsegen.torch.modules import (
     SumNormalizationPlus,
     make_map,
 )
-from sparsegen.torch.multihead import MultiheadAttention, replace_attention
-from sparsegen.torch.probes import AttentionProbe
 
 __all__ = [
     "AdditiveAttention",

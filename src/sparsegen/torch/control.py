@@ -21,8 +21,8 @@ from sparsegen.numpy import control as _control
 from sparsegen.numpy import explain as _explain
 from sparsegen.torch._cpu import as_array
 from sparsegen.torch._inputs import check_dense
+from sparsegen.torch.attention.multihead import MultiheadAttention
 from sparsegen.torch.modules import Sparsegen
-from sparsegen.torch.multihead import MultiheadAttention
 
 
 def _array(scores: Any, name: str = "scores") -> Any:

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from sparsegen._table.checks import fail
+from sparsegen.torch.attention.probes import Probed
 from sparsegen.torch.modules import make_map
-from sparsegen.torch.probes import Probed
 
 
 def _sizes(**sizes: int) -> None:

@@ -1,0 +1,185 @@
+"""Attention whose weights are one of the maps: scaled_dot_product_attention with weights that can be exactly 0.
+
+Two ways, one answer. Plain CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights
+only their support, as CSR, and never holds a queries x keys matrix. Everything else (other maps and devices, tracers,
+torch.func, a mask that is learnt, gradients of gradients) is composed from torch's operations and the maps of this
+package.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Literal, NamedTuple, overload
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from sparsegen._table import checks
+from sparsegen._table.controls import controls_of, mapping_name
+from sparsegen._table.maps import MAPS, Map
+from sparsegen.torch import _apply, _inputs, _plain, _route, modules
+from sparsegen.torch._mapping import Mapping
+from sparsegen.torch.attention import fused, inputs, plain
+from sparsegen.torch.attention.weights import SparseWeights, from_dense
+
+
+class _Choice(NamedTuple):
+    """A mapping and its control, as the plain composition applies it and, if it is fused, as the kernel wants it."""
+
+    weigh: Callable[[Tensor, Tensor | None], Tensor]
+    map: Map | None = None  # None: not for the kernel
+    control: Tensor | float = 1.0  # the radius, or the q of a map that makes its radius of the mean
+    temperature: float | None = None  # of a softmax that torch's own attention can do
+
+
+def _by_name(name: str, given: dict[str, Any], scores: Tensor) -> _Choice:
+    m = MAPS[name]
+    controls = controls_of(name, m.controls, given)
+    checked = {c: _inputs.check_control(c, value, scores, -1) for c, value in controls.items()}
+
+    def weigh(z: Tensor, mask: Tensor | None) -> Tensor:
+        return _apply.apply(name, z, dict(checked), -1, mask, False)
+
+    if not m.linear:
+        temperature = checked.get("temperature")
+        return _Choice(weigh, temperature=temperature if name == "softmax" and type(temperature) is float else None)
+    if m.radius.number:
+        return _Choice(weigh, m, checked.get("q", m.fixed.get("q", 0.0)))
+    return _Choice(weigh, m, m.radius.value(torch, **checked))
+
+
+def _by_module(module: Mapping, given: dict[str, Any], scores: Tensor) -> _Choice:
+    modules.refuse_controls(given, False)
+    if module.dim != -1:
+        checks.fail(ValueError, "the dim of mapping", "-1, the keys", module.dim)
+    m = module.row
+    if m is None or not m.linear:
+        return _Choice(module)
+    control = "radius" if m.radius.of == "control" else "q"
+    return _Choice(module, m, _inputs.check_control(control, module.kernel_control(), scores, -1))
+
+
+def _choose(mapping: Any, controls: dict[str, Any], scores: Tensor) -> _Choice:
+    given = {name: value for name, value in controls.items() if value is not None}
+    if isinstance(mapping, Mapping):
+        return _by_module(mapping, given, scores)
+    return _by_name(mapping_name(mapping, MAPS, ", or a mapping module of sparsegen.torch"), given, scores)
+
+
+@overload
+def sparse_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = ..., dropout_p: float = ...,
+    is_causal: bool = ..., *, mapping: str | Mapping = ..., scale: float | None = ..., enable_gqa: bool = ...,
+    return_weights: Literal[False] = ..., lam: Any = ..., q: Any = ..., temperature: Any = ...,
+) -> Tensor: ...  # fmt: skip
+@overload
+def sparse_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = ..., dropout_p: float = ...,
+    is_causal: bool = ..., *, mapping: str | Mapping = ..., scale: float | None = ..., enable_gqa: bool = ...,
+    return_weights: Literal["csr"], lam: Any = ..., q: Any = ..., temperature: Any = ...,
+) -> tuple[Tensor, SparseWeights]: ...  # fmt: skip
+@overload
+def sparse_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = ..., dropout_p: float = ...,
+    is_causal: bool = ..., *, mapping: str | Mapping = ..., scale: float | None = ..., enable_gqa: bool = ...,
+    return_weights: Literal[True], lam: Any = ..., q: Any = ..., temperature: Any = ...,
+) -> tuple[Tensor, Tensor]: ...  # fmt: skip
+@overload
+def sparse_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = ..., dropout_p: float = ...,
+    is_causal: bool = ..., *, mapping: str | Mapping = ..., scale: float | None = ..., enable_gqa: bool = ...,
+    return_weights: bool, lam: Any = ..., q: Any = ..., temperature: Any = ...,
+) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
+def sparse_attention(
+    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
+    is_causal: bool = False, *, mapping: str | Mapping = "sparsemax", scale: float | None = None,
+    enable_gqa: bool = False, return_weights: bool | Literal["csr"] = False, lam: Any = None, q: Any = None,
+    temperature: Any = None,
+) -> Any:  # fmt: skip
+    """Attention with sparse weights: torch's scaled_dot_product_attention with one of the maps for softmax.
+
+    On CPUs the maps of linear scores (sparsemax, sparsegen_lin, sparsecone, sparsehourglass, sum_normalization_plus,
+    hardmax) are one fused kernel: it takes memory for the support of the weights only, and so does its backward pass.
+
+    Parameters
+    ----------
+    query, key, value : Tensor
+        (..., heads, queries, E), (..., heads, keys, E) and (..., heads, keys, Ev); the leading axes broadcast. Of one
+        dtype, but under autocast, which casts them as it does for torch's attention.
+    attn_mask : Tensor, optional
+        Broadcasts to the weights (..., heads, queries, keys). Boolean: True may attend. Floating point: added to the
+        scores. A query that may attend to nothing gets zeros.
+    dropout_p : float
+        Each weight is taken with this probability; those that stay are divided by 1 - dropout_p.
+    is_causal : bool
+        Query i attends to the keys 0 to i. Not together with ``attn_mask``.
+    mapping : str or Module
+        A name of the table of maps, or one of the mapping modules with ``dim=-1``.
+    scale : float, optional
+        Of the scores; 1/sqrt(E) if left out.
+    enable_gqa : bool
+        The query may have a multiple of the heads of key and value; neighbouring heads share one.
+    return_weights : bool or "csr"
+        Also return the weights, after dropout: dense, or as :class:`SparseWeights`.
+    lam, q, temperature : float or Tensor, optional
+        The control of the map; a tensor broadcasts to the weights without the axis of keys, as (heads, 1) does.
+
+    Returns
+    -------
+    Tensor
+        The output, (..., heads, queries, Ev).
+    Tensor or SparseWeights
+        The weights, if asked for.
+
+    Examples
+    --------
+    >>> import torch, sparsegen.torch as sgt
+    >>> keys = torch.tensor([[1.0], [0.75], [-1.0]])
+    >>> out, weights = sgt.sparse_attention(torch.tensor([[2.0]]), keys, torch.eye(3), return_weights=True)
+    >>> weights
+    tensor([[0.7500, 0.2500, 0.0000]])
+    >>> sgt.sparse_attention(torch.tensor([[2.0]]), keys, torch.eye(3), mapping="sparsegen_lin", lam=0.75)
+    tensor([[1., 0., 0.]])
+    """
+    query, key, value, group = inputs.check_tensors(query, key, value, enable_gqa)
+    dtype = query.dtype
+    if return_weights not in (False, True, "csr"):
+        checks.fail(ValueError, "return_weights", "False, True or 'csr'", repr(return_weights))
+    if not 0 <= dropout_p <= 1:
+        checks.fail(ValueError, "dropout_p", "between 0 and 1", dropout_p)
+    if query.dtype.itemsize == 2:
+        query, key, value = query.float(), key.float(), value.float()
+    like = query.new_empty(()).expand(*query.shape[:-1], key.shape[-2])  # the scores' shape, without their memory
+    choice = _choose(mapping, {"lam": lam, "q": q, "temperature": temperature}, like)
+    mask, bias = inputs.check_mask(attn_mask, is_causal, like)
+    factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
+    if choice.map is not None and _can_fuse(query, key, value, choice.control, mask, bias):
+        call = fused.Call(choice.map, mask, bias, bool(is_causal), factor, float(dropout_p), group)
+        return fused.run(query, key, value, choice.control, call, return_weights, dtype)
+    key, value = plain.repeat(key, group), plain.repeat(value, group)
+    if choice.temperature is not None and not return_weights and _torch_can(query, key, value, attn_mask):
+        by = factor / choice.temperature
+        return F.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal, scale=by).to(dtype)
+    out, weights = plain.attend(query, key, value, choice.weigh, mask, bias, is_causal, factor, dropout_p)
+    if not return_weights:
+        return out.to(dtype)
+    weights = weights.to(dtype)
+    return out.to(dtype), from_dense(weights) if return_weights == "csr" else weights
+
+
+def _torch_can(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+    """Torch's own softmax attention has no gradient of its gradient, and its own mind about rows without keys."""
+    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
+    return mask is None and not learns and _filled(q, k)
+
+
+def _can_fuse(q: Tensor, k: Tensor, v: Tensor, control: Any, mask: Tensor | None, bias: Tensor | None) -> bool:
+    if bias is not None and bias.requires_grad and torch.is_grad_enabled():
+        return False
+    return _route.all_plain(q, k, v, control, mask, bias) and _filled(q, k, v)
+
+
+def _filled(*tensors: Tensor) -> bool:
+    return all(_plain.surely(size > 0) for t in tensors for size in t.shape)

@@ -1,0 +1,38 @@
+"""The definition of attention by a map, in torch's operations: what runs where the fused kernel does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+
+def allowed(causal: bool, mask: Tensor | None, q: Tensor, keys: int) -> Tensor | None:
+    """The boolean mask of a call: the one given, or the triangle."""
+    if not causal:
+        return mask
+    return torch.ones(q.shape[-2], keys, dtype=torch.bool, device=q.device).tril()
+
+
+def repeat(t: Tensor, group: int) -> Tensor:
+    """Heads of keys or values, each as often as query heads share it."""
+    return t if group == 1 else t.repeat_interleave(group, -3)
+
+
+def scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
+    """The scores of every query and key."""
+    z = q @ k.transpose(-2, -1) * scale
+    return z if bias is None else z + bias
+
+
+def attend(
+    q: Tensor, k: Tensor, v: Tensor, weigh: Callable[[Tensor, Tensor | None], Tensor], mask: Tensor | None,
+    bias: Tensor | None, causal: bool, scale: float, dropout: float = 0.0,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """The definition: output and dense weights from torch's operations. As many heads of keys as of queries."""
+    weights = weigh(scores(q, k, bias, scale), allowed(causal, mask, q, k.shape[-2]))
+    if dropout:
+        weights = F.dropout(weights, dropout)
+    return weights @ v, weights
