@@ -93,7 +93,7 @@ def test_the_equation_has_no_value_where_its_radius_is_zero():
 
 
 @pytest.mark.parametrize(("call", "error", "text"), [
-    (lambda: check("softmax"), TypeError, "map must be callable, got 'softmax'"),
+    (lambda: check("softmax"), TypeError, "mapping must be callable, got 'softmax'"),
     (lambda: check(lambda z: z[:, :1]), ValueError, "the result of the map must be of the scores' shape"),
 ])  # fmt: skip
 def test_errors(call, error, text):

@@ -7,7 +7,7 @@ array([0.75, 0.25, 0.  ])
 The same names for PyTorch, with gradients, are in :mod:`sparsegen.torch`.
 """
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsegen.numpy import losses as _losses
 from sparsegen.numpy import maps as _maps
@@ -83,6 +83,8 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Functions of rows that the tables have beyond the names above."""
-    return getattr(_losses if name.endswith("_loss") else _maps, name)
+if not TYPE_CHECKING:  # a checker knows the names that are written
+
+    def __getattr__(name: str) -> Any:
+        """Functions of rows that the tables have beyond the names above."""
+        return getattr(_losses if name.endswith("_loss") else _maps, name)

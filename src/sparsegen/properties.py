@@ -15,6 +15,7 @@ import numpy as np
 
 import sparsegen
 from sparsegen._table import checks
+from sparsegen._table.controls import renamed
 from sparsegen._table.maps import MAPS, Map, Properties
 from sparsegen._table.radius import of_mean
 
@@ -220,17 +221,22 @@ def _lipschitz(f: _Safe, n: int, rng: np.random.Generator) -> float:
     return math.inf if growing or max(near, far, farther) > STEEP else max(near, far, farther)
 
 
-def check(map: Function, *, n_classes: tuple[int, ...] = (2, 3, 5), seed: int = 0) -> Report:
+def check(
+    mapping: Function | None = None, *, n_classes: tuple[int, ...] = (2, 3, 5), seed: int = 0,
+    map: Function | None = None,
+) -> Report:  # fmt: skip
     """Measure what a map does: any callable from rows of scores (rows, K) to rows of probabilities.
 
     Parameters
     ----------
-    map : callable
+    mapping : callable
         Called with float64 arrays of shape (rows, K). Where it has no value it may raise ValueError or return NaN.
     n_classes : tuple of int
         The K to try; a law holds if it does for all.
     seed : int
         Of the rows tried.
+    map : callable
+        The old name of `mapping`.
 
     Returns
     -------
@@ -249,9 +255,10 @@ def check(map: Function, *, n_classes: tuple[int, ...] = (2, 3, 5), seed: int = 
     >>> bool(wrong.findings["probability"].counterexample["p"].sum() < 1)
     True
     """
-    if not callable(map):
-        checks.fail(TypeError, "map", "callable", repr(map))
-    f = _Safe(map)
+    mapping = renamed(mapping, map)
+    if not callable(mapping):
+        checks.fail(TypeError, "mapping", "callable", repr(mapping))
+    f = _Safe(mapping)
     steepest = max(_lipschitz(f, n, np.random.default_rng([seed, n])) for n in n_classes)
     return Report(_findings(f, n_classes, seed), steepest)
 

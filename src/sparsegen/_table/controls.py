@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -84,6 +85,14 @@ def mapping_name(value: object, names: Collection[str], also: str = "") -> str:
     if not isinstance(value, str) or value not in names:
         checks.fail(ValueError, "mapping", "one of " + ", ".join(map(repr, names)) + also, repr(value))
     return value
+
+
+def renamed(mapping: Any, old: Any) -> Any:
+    """The name of a map that may have been given as `map`, its keyword in version 0.1."""
+    if old is None:
+        return mapping
+    warnings.warn("sparsegen: the argument map is now called mapping.", DeprecationWarning, stacklevel=3)
+    return old
 
 
 def controls_of(mapping: str, has: tuple[str, ...], given: Mapping[str, Any]) -> dict[str, Any]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import textwrap
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
 
 from sparsegen._table.controls import CONTROLS, LOSS_CONDITIONS
 from sparsegen._table.losses import EXAMPLE, Loss
@@ -87,6 +88,13 @@ def _map_example(m: Map, front: Front) -> list[str]:
     ]  # fmt: skip
 
 
+LOSS_OPTIONS = (
+    _parameter("reduction", '"mean", "sum" or "none"', '"none" gives one loss per row. The mean of no rows is 0.'),
+    _parameter("ignore_index", "int", "Rows with this class index take no part."),
+    _parameter("ignore_empty", "bool", "Leave out rows without a label, which are an error otherwise."),
+)
+
+
 def loss_doc(loss: Loss, front: Front) -> str:
     """Return the docstring of a loss's function."""
     shares = " Other shares of the labels are refused." if loss.even else " Or any distribution: rows that sum to 1."
@@ -102,9 +110,7 @@ def loss_doc(loss: Loss, front: Front) -> str:
         _parameter("weight", f"{front.array}, optional",
                    "Broadcasts to the rows; not negative. Each row's loss is multiplied by it, and the mean divided by "
                    "the sum of weights."),
-        _parameter("reduction", '"mean", "sum" or "none"', '"none" gives one loss per row. The mean of no rows is 0.'),
-        _parameter("ignore_index", "int", "Rows with this class index take no part."),
-        _parameter("ignore_empty", "bool", "Leave out rows without a label, which are an error otherwise."),
+        *LOSS_OPTIONS,
     ]  # fmt: skip
     returns = [_parameter("loss", front.array, 'One number, or one per row for the reduction "none".')]
     if front.grads:
@@ -129,3 +135,50 @@ def _loss_example(loss: Loss, front: Front) -> list[str]:
     scores, target = (front.made.format(list(values)) for values in EXAMPLE)
     call = f"{front.alias}.{loss.name}_loss({scores}, {target})"
     return [f">>> {front.imports}", f">>> round(float({call}), 4)", str(loss.example)]
+
+
+def module_doc(m: Map, title: str) -> str:
+    """Return the docstring of a map's module in torch."""
+    given = ", ".join(f"{name}={value}" for name, value in m.example.controls.items())
+    parts = [
+        f"{m.summary} See :func:`sparsegen.torch.{m.name}`.", _section("Parameters", _module_parameters(m)),
+        _section("Examples", [f">>> {TORCH.imports}",
+                              f">>> sgt.{title}({given})({TORCH.made.format(list(m.example.scores))}).tolist()",
+                              str(list(m.example.result))]),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def _module_parameters(m: Map) -> Iterable[str]:
+    for name in m.controls:
+        control = CONTROLS[name]
+        kind = f"number, sequence or Tensor, {control.condition.removeprefix('a ').replace('number', '').strip()}"
+        yield _parameter(name, kind + (", optional" if control.default is not None else ""), control.text)
+    if m.controls:
+        yield _parameter("learnable", "bool", "Is the control a parameter? It stays inside its range.")
+        yield _parameter("shape", "sequence of int", "Of the control, one for each row or head: it broadcasts against "
+                         "the scores without the class axis.")  # fmt: skip
+    yield _parameter("dim", "int", "The axis of the classes.")
+
+
+def loss_module_doc(loss: Loss, title: str) -> str:
+    """Return the docstring of a loss's module in torch."""
+    scores, target = (TORCH.made.format(list(values)) for values in EXAMPLE)
+    parts = [
+        loss.summary,
+        f"Scores, target, mask and weight are given in the call. See :func:`sparsegen.torch.{loss.name}_loss`.",
+        _section("Parameters", [*LOSS_OPTIONS, *_loss_control(loss, TORCH)]),
+        _section("Examples", [f">>> {TORCH.imports}", f'>>> loss = sgt.{title}(reduction="sum")',
+                              f">>> round(float(loss({scores}, {target})), 4)", str(loss.example)]),
+    ]  # fmt: skip
+    return "\n\n".join(parts) + "\n"
+
+
+def retold(f: Callable[..., Any], told: Callable[..., Any], words: Mapping[str, str]) -> str:
+    """Return the docstring of `f`, a summary and an example, with Parameters and Returns of `told` in other words."""
+    summary, _, example = inspect.cleandoc(f.__doc__ or "").partition("\n\n")
+    text = inspect.getdoc(told) or ""
+    shared = text[text.index("Parameters\n") : text.index("Examples\n")]
+    for word, here in words.items():
+        shared = shared.replace(word, here)
+    return f"{summary}\n\n{shared}{_section('Examples', [example])}\n"

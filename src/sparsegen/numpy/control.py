@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from sparsegen._table import checks, recipe
 from sparsegen._table.arrays import as_array
@@ -126,11 +127,14 @@ def _as_lam(T: np.ndarray, low: np.ndarray, high: np.ndarray, rooms: Rooms) -> n
     return lam
 
 
-def _shaped(value: np.ndarray, rooms: Rooms) -> Any:
+def _shaped(value: np.ndarray, rooms: Rooms) -> float | np.ndarray:
     return value.reshape(rooms.lead) if rooms.lead else float(value[0])
 
 
-def lam_for_support(scores: Any, k: Any, *, axis: int = -1, mask: Any = None, ties: str = "raise") -> Any:
+def lam_for_support(
+    scores: ArrayLike, k: ArrayLike, *, axis: int = -1, mask: ArrayLike | None = None,
+    ties: Literal["raise", "below", "above"] = "raise",
+) -> float | np.ndarray:  # fmt: skip
     """Return the lam with which sparsegen_lin has exactly `k` nonzeros, one per row.
 
     Parameters
@@ -147,7 +151,7 @@ def lam_for_support(scores: Any, k: Any, *, axis: int = -1, mask: Any = None, ti
 
     Returns
     -------
-    float or array
+    lam : float or array
         In the middle of the values of lam that give this size, so that small errors do not change it.
 
     Examples
@@ -162,10 +166,10 @@ def lam_for_support(scores: Any, k: Any, *, axis: int = -1, mask: Any = None, ti
     array([0.6, 0.2, 0.2, 0. ])
     """
     rooms = find_rooms(scores, axis, mask)
-    k = _settle(_sizes(k, rooms), rooms, ties)
-    low, high = rooms.room(k), rooms.next_room(k)
+    sizes = _settle(_sizes(k, rooms), rooms, ties)
+    low, high = rooms.room(sizes), rooms.next_room(sizes)
     lam = _as_lam(_middle(low, high), low, high, rooms)
-    _confirm(maps.sparsegen_lin, scores, {"lam": lam.reshape(rooms.lead)}, k, rooms, axis, mask)
+    _confirm(maps.sparsegen_lin, scores, {"lam": lam.reshape(rooms.lead)}, sizes, rooms, axis, mask)
     return _shaped(lam, rooms)
 
 
@@ -182,10 +186,24 @@ def _confirm(
         checks.fail(ValueError, rooms.row(i), condition, f"a step of {gap:.3g}")
 
 
-def lam_for_mean_support(scores: Any, m: float, *, axis: int = -1, mask: Any = None) -> float:
+def lam_for_mean_support(scores: ArrayLike, m: float, *, axis: int = -1, mask: ArrayLike | None = None) -> float:
     """Return the one lam with which the rows of sparsegen_lin have `m` nonzeros on average.
 
     Where ties or the number of rows do not allow exactly `m`, the nearest mean that can be had is taken.
+
+    Parameters
+    ----------
+    scores : array of numbers
+    m : number
+        The wished mean, from 1 to the mean number of entries.
+    axis : int
+        The class axis.
+    mask : boolean array, optional
+        True where an entry may be chosen.
+
+    Returns
+    -------
+    lam : float
 
     Examples
     --------
@@ -229,7 +247,11 @@ LOWEST, HIGHEST = -200, 200  # powers of two between which radii are told apart
 
 
 def calibrate(
-    scores_iterable: Iterable[Any], *, mean_support: float | None = None, density: float | None = None, axis: int = -1
+    scores_iterable: Iterable[ArrayLike],
+    *,
+    mean_support: float | None = None,
+    density: float | None = None,
+    axis: int = -1,
 ) -> float:
     """Return the one lam with which all batches together have the wished mean support, or density; memory is constant.
 
@@ -243,6 +265,12 @@ def calibrate(
         Nonzeros of a row, on average.
     density : float, optional
         Instead: the share of entries that are nonzero, averaged over rows.
+    axis : int
+        The class axis.
+
+    Returns
+    -------
+    lam : float
 
     Examples
     --------
@@ -278,8 +306,24 @@ def calibrate(
     return 1 - 2.0 ** (LOWEST + at / BINS_AN_OCTAVE)
 
 
-def lam_for_peak(scores: Any, p_max: Any, *, axis: int = -1, mask: Any = None) -> Any:
+def lam_for_peak(
+    scores: ArrayLike, p_max: ArrayLike, *, axis: int = -1, mask: ArrayLike | None = None
+) -> float | np.ndarray:
     """Return the lam with which the largest probability of sparsegen_lin is `p_max`, one per row.
+
+    Parameters
+    ----------
+    scores : array of numbers
+    p_max : number, or array of numbers
+        The wished largest probability; an array broadcasts against the scores without the class axis.
+    axis : int
+        The class axis.
+    mask : boolean array, optional
+        True where an entry may be chosen.
+
+    Returns
+    -------
+    lam : float or array
 
     Examples
     --------
@@ -312,10 +356,27 @@ def lam_for_peak(scores: Any, p_max: Any, *, axis: int = -1, mask: Any = None) -
     return _shaped(_as_lam(found, np.zeros(len(found)), np.full(len(found), np.inf), rooms), rooms)
 
 
-def q_for_support(scores: Any, k: Any, *, axis: int = -1, mask: Any = None) -> Any:
+def q_for_support(
+    scores: ArrayLike, k: ArrayLike, *, axis: int = -1, mask: ArrayLike | None = None
+) -> float | np.ndarray:
     """Return a q with which sparsehourglass has exactly `k` nonzeros, one per row.
 
     The radius moves between abs(S), at q = 0, and 1, at q = inf, so not every size can be had; others are refused.
+
+    Parameters
+    ----------
+    scores : array of numbers
+    k : int, or array of int
+        How many nonzeros; an array broadcasts against the scores without the class axis.
+    axis : int
+        The class axis.
+    mask : boolean array, optional
+        True where an entry may be chosen.
+
+    Returns
+    -------
+    q : float or array
+        In the middle of the radii that give this size, so that small errors do not change it.
 
     Examples
     --------
@@ -350,6 +411,17 @@ def _reached(rooms: Rooms, i: int, k: int, least: float, most: float) -> bool:
 
 def q_for_lipschitz(n_classes: int, bound: float) -> float:
     """Return the smallest q with which sparsehourglass of `n_classes` scores has this Lipschitz constant.
+
+    Parameters
+    ----------
+    n_classes : int
+        The number of scores, at least 2.
+    bound : number
+        The constant, above 1.
+
+    Returns
+    -------
+    q : float
 
     Examples
     --------

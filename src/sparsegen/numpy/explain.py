@@ -3,26 +3,17 @@
 from __future__ import annotations
 
 import math
-import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from sparsegen._table import checks, recipe
-from sparsegen._table.controls import control_number, controls_of, mapping_name
+from sparsegen._table.controls import control_number, controls_of, mapping_name, renamed
 from sparsegen._table.maps import HIDDEN, MAPS, TRANSFORMS, Map
 from sparsegen.numpy import maps
 from sparsegen.numpy._inputs import read_scores
 from sparsegen.numpy.control import class_count, find_rooms
-
-
-def renamed(mapping: Any, old: Any) -> Any:
-    """The name of a map that may have been given as `map`, its keyword in version 0.1."""
-    if old is None:
-        return mapping
-    warnings.warn("sparsegen: the argument map is now called mapping.", DeprecationWarning, stacklevel=3)
-    return old
 
 
 def lipschitz(mapping: str = "", n_classes: int = 0, *, map: str | None = None, **controls: float) -> float:
@@ -116,7 +107,7 @@ def _distance(m: Map, x: np.ndarray, tau: np.ndarray, on: np.ndarray, k: np.ndar
     below = np.where(on | np.isinf(x), np.inf, tau - x).min(axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
         leave = above if m.radius.of == "sum" else np.where(k > 1, above * k / (k - 1), np.inf)
-    return np.minimum(leave, below)
+    return np.maximum(np.minimum(leave, below), 0.0)  # on the edge of a change, rounding may say less than nothing
 
 
 def _transformed(m: Map, z: np.ndarray, temperature: Any, axis: int) -> np.ndarray:

@@ -17,6 +17,12 @@ def get_num_threads() -> int:
     It is what :func:`set_num_threads` was given, or else the environment's ``SPARSEGEN_NUM_THREADS`` or
     ``OMP_NUM_THREADS``, or else the number of cores this process may use.
 
+    Returns
+    -------
+    n : int
+
+    Examples
+    --------
     >>> import sparsegen as sg
     >>> sg.get_num_threads() >= 1
     True
@@ -34,6 +40,13 @@ def get_num_threads() -> int:
 def set_num_threads(n: int) -> None:
     """Set the number of threads for large arrays. Results do not depend on it.
 
+    Parameters
+    ----------
+    n : int
+        At least 1.
+
+    Examples
+    --------
     >>> import sparsegen as sg
     >>> sg.set_num_threads(2)
     >>> sg.get_num_threads()

@@ -15,7 +15,7 @@ except ImportError as error:
         "sparsegen.torch needs PyTorch, which is not installed: pip install 'sparsegen[torch]'."
     ) from error
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from sparsegen.torch._apply import Info
 from sparsegen.torch.attention import (
@@ -126,8 +126,10 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    """Functions of rows that the tables have beyond the names above."""
-    from sparsegen.torch import losses, maps
+if not TYPE_CHECKING:  # a checker knows the names that are written
 
-    return getattr(losses if name.endswith("_loss") else maps, name)
+    def __getattr__(name: str) -> Any:
+        """Functions of rows that the tables have beyond the names above."""
+        from sparsegen.torch import losses, maps
+
+        return getattr(losses if name.endswith("_loss") else maps, name)

@@ -9,20 +9,28 @@ import math
 import warnings
 from collections.abc import Callable, Iterable
 from functools import partial
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import torch
 from torch import Tensor, nn
 
 from sparsegen._table import checks
-from sparsegen._table.controls import control_number
+from sparsegen._table.controls import control_number, renamed
 from sparsegen._table.maps import MAPS
+from sparsegen._table.prose import retold
 from sparsegen.numpy import control as _control
 from sparsegen.numpy import explain as _explain
 from sparsegen.torch._cpu import as_array
 from sparsegen.torch._inputs import check_dense
 from sparsegen.torch.attention.multihead import MultiheadAttention
 from sparsegen.torch.modules import Sparsegen
+
+F = TypeVar("F", bound=Callable[..., Any])
+WORDS = {
+    "axis :": "dim :", "float or array": "Tensor (float64)", "number or array": "number or Tensor",
+    "boolean array": "boolean Tensor", "of arrays": "of Tensor", "array of numbers": "Tensor", "array of int": "Tensor",
+    "scores : array": "scores : Tensor", "an array": "a tensor",
+}  # fmt: skip
 
 
 def _array(scores: Any, name: str = "scores") -> Any:
@@ -45,14 +53,26 @@ def _plain(value: Any, name: str) -> Any:
         checks.fail(ValueError, name, "a tensor whose numbers can be read", kind)
 
 
+def _documented(numpy_function: Callable[..., Any]) -> Callable[[F], F]:
+    """Give a function the Parameters and Returns of NumPy's, in torch's words."""
+
+    def add(f: F) -> F:
+        f.__doc__ = retold(f, numpy_function, WORDS)
+        return f
+
+    return add
+
+
 def _tensor(value: Any, scores: Tensor) -> Tensor:
     return torch.as_tensor(value, dtype=torch.float64, device=scores.device)
 
 
+@_documented(_control.lam_for_support)
 def lam_for_support(
-    scores: Tensor, k: Any, *, dim: int = -1, mask: Tensor | None = None, ties: str = "raise"
-) -> Tensor:
-    """Return the lam (float64) that gives sparsegen_lin exactly `k` nonzeros. See :func:`sparsegen.lam_for_support`.
+    scores: Tensor, k: Any, *, dim: int = -1, mask: Tensor | None = None,
+    ties: Literal["raise", "below", "above"] = "raise",
+) -> Tensor:  # fmt: skip
+    """Return the lam (float64) that gives sparsegen_lin exactly `k` nonzeros.
 
     >>> import torch, sparsegen.torch as sgt
     >>> z = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.25, 0.0]])
@@ -64,8 +84,9 @@ def lam_for_support(
     return _tensor(found, scores)
 
 
+@_documented(_control.lam_for_mean_support)
 def lam_for_mean_support(scores: Tensor, m: float, *, dim: int = -1, mask: Tensor | None = None) -> float:
-    """Return the one lam with which rows have `m` nonzeros on average. See :func:`sparsegen.lam_for_mean_support`.
+    """Return the one lam with which rows have `m` nonzeros on average.
 
     >>> import torch, sparsegen.torch as sgt
     >>> sgt.lam_for_mean_support(torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.25, 0.0]]), 2)
@@ -74,8 +95,9 @@ def lam_for_mean_support(scores: Tensor, m: float, *, dim: int = -1, mask: Tenso
     return _control.lam_for_mean_support(_array(scores), m, axis=dim, mask=_plain(mask, "mask"))
 
 
+@_documented(_control.lam_for_peak)
 def lam_for_peak(scores: Tensor, p_max: Any, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    """Return the lam (float64) with which the largest probability is `p_max`. See :func:`sparsegen.lam_for_peak`.
+    """Return the lam (float64) with which the largest probability is `p_max`.
 
     >>> import torch, sparsegen.torch as sgt
     >>> z = torch.tensor([1.0, 0.5, 0.0])
@@ -87,8 +109,9 @@ def lam_for_peak(scores: Tensor, p_max: Any, *, dim: int = -1, mask: Tensor | No
     )
 
 
+@_documented(_control.q_for_support)
 def q_for_support(scores: Tensor, k: Any, *, dim: int = -1, mask: Tensor | None = None) -> Tensor:
-    """Return a q (float64) with which sparsehourglass has exactly `k` nonzeros. See :func:`sparsegen.q_for_support`.
+    """Return a q (float64) with which sparsehourglass has exactly `k` nonzeros.
 
     >>> import torch, sparsegen.torch as sgt
     >>> z = torch.tensor([1.8, 0.6, 0.2])
@@ -98,10 +121,11 @@ def q_for_support(scores: Tensor, k: Any, *, dim: int = -1, mask: Tensor | None 
     return _tensor(_control.q_for_support(_array(scores), _plain(k, "k"), axis=dim, mask=_plain(mask, "mask")), scores)
 
 
+@_documented(_control.calibrate)
 def calibrate(
     scores_iterable: Iterable[Tensor], *, mean_support: float | None = None, density: float | None = None, dim: int = -1
 ) -> float:
-    """Return the one lam with which all batches have a wished mean support or density. See :func:`sparsegen.calibrate`.
+    """Return the one lam with which all batches have a wished mean support or density.
 
     >>> import torch, sparsegen.torch as sgt
     >>> batches = [torch.tensor([[2.0, 1.0, 0.0]]), torch.tensor([[0.5, 0.25, 0.0]])]
@@ -113,20 +137,19 @@ def calibrate(
     return _control.calibrate(arrays, mean_support=mean_support, density=density, axis=dim)
 
 
+@_documented(_explain.explain)
 def explain(
     scores: Tensor, mapping: str = "sparsemax", *, dim: int = -1, mask: Tensor | None = None, map: str | None = None,
     **controls: Any,
 ) -> _explain.Explanation:  # fmt: skip
-    """Return what a map did with the scores, as NumPy arrays. See :func:`sparsegen.explain`.
+    """Return what a map did with the scores, as NumPy arrays.
 
     >>> import torch, sparsegen.torch as sgt
     >>> sgt.explain(torch.tensor([[0.9, 0.5, 0.1], [3.0, 0.0, 0.0]])).no_gradient
     0.5
     """
     plain = {name: _plain(value, name) for name, value in controls.items()}
-    return _explain.explain(
-        _array(scores), _explain.renamed(mapping, map), axis=dim, mask=_plain(mask, "mask"), **plain
-    )
+    return _explain.explain(_array(scores), renamed(mapping, map), axis=dim, mask=_plain(mask, "mask"), **plain)
 
 
 class _Seen:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from sparsegen._table import checks
 from sparsegen._table.controls import LOSS_CONDITIONS, control_number
 from sparsegen._table.losses import LOSSES, Loss
-from sparsegen._table.prose import TORCH, loss_doc
+from sparsegen._table.prose import TORCH, loss_doc, loss_module_doc
 from sparsegen.torch._losses import apply
 
 Control = float | Tensor
@@ -150,20 +150,11 @@ def _module(name: str) -> Any:
     """The module of a row."""
     row = LOSSES[name]
     title = "".join(word.title() for word in name.split("_")) + "Loss"
-    doc = f"""{row.summary}
-
-    See :func:`sparsegen.torch.{name}_loss` for the options, which are given here; scores, target, mask and weight are
-    given in the call.
-
-    >>> import torch, sparsegen.torch as sgt
-    >>> loss = sgt.{title}(reduction="sum")
-    >>> round(float(loss(torch.tensor([0.5, 1.0, -0.25, 0.75]), torch.tensor([1, 0, 0, 1]))), 4)
-    {row.example}
-    """
+    doc = loss_module_doc(row, title)
     return type(title, (LossModule,), {"row": row, "__doc__": doc, "__module__": __name__})
 
 
-SoftmaxLogLoss = _module("softmax_log")
-SparsemaxHuberLoss = _module("sparsemax_huber")
-SparsegenHingeLoss = _module("sparsegen_hinge")
-SparsehourglassHingeLoss = _module("sparsehourglass_hinge")
+SoftmaxLogLoss: type[LossModule] = _module("softmax_log")
+SparsemaxHuberLoss: type[LossModule] = _module("sparsemax_huber")
+SparsegenHingeLoss: type[LossModule] = _module("sparsegen_hinge")
+SparsehourglassHingeLoss: type[LossModule] = _module("sparsehourglass_hinge")

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from sparsegen._table import checks
 from sparsegen._table.controls import controls_of, mapping_name
 from sparsegen._table.maps import MAPS, TRANSFORMS, Map
+from sparsegen._table.prose import module_doc
 from sparsegen.torch import _apply
 from sparsegen.torch._mapping import Mapping
 
@@ -127,23 +128,12 @@ _BASES: dict[tuple[str, ...], Any] = {
 }  # fmt: skip
 
 
-def _doc(m: Map, name: str) -> str:
-    given = ", ".join(f"{key}={value}" for key, value in m.example.controls.items())
-    scores, result = list(m.example.scores), list(m.example.result)
-    return f"""{m.summary} See :func:`sparsegen.torch.{m.name}`.
-
-    >>> import torch, sparsegen.torch as sgt
-    >>> sgt.{name}({given})(torch.tensor({scores})).tolist()
-    {result}
-    """
-
-
 def _made(name: str) -> Any:
     """The class of a row of the table."""
     m = MAPS[name]
     title = "".join(word.title() for word in name.split("_"))
     base = _BASES[m.controls]
-    made = type(title, (base,), {"row": m, "__doc__": _doc(m, title), "__module__": __name__})
+    made = type(title, (base,), {"row": m, "__doc__": module_doc(m, title), "__module__": __name__})
     made.__init__ = _renamed(base.__init__, f"{title}.__init__")  # type: ignore[misc]
     return made
 
@@ -155,14 +145,14 @@ def _renamed(f: Any, name: str) -> Any:
     return copy
 
 
-Sparsemax = _made("sparsemax")
-Sparsecone = _made("sparsecone")
-Sparsehourglass = _made("sparsehourglass")
-SumNormalizationPlus = _made("sum_normalization_plus")
-SumNormalization = _made("sum_normalization")
-SphericalSoftmax = _made("spherical_softmax")
-Softmax = _made("softmax")
-Hardmax = _made("hardmax")
+Sparsemax: type[_Uncontrolled] = _made("sparsemax")
+Sparsecone: type[_WithQ] = _made("sparsecone")
+Sparsehourglass: type[_WithQ] = _made("sparsehourglass")
+SumNormalizationPlus: type[_Uncontrolled] = _made("sum_normalization_plus")
+SumNormalization: type[_Uncontrolled] = _made("sum_normalization")
+SphericalSoftmax: type[_Uncontrolled] = _made("spherical_softmax")
+Softmax: type[_WithTemperature] = _made("softmax")
+Hardmax: type[_Uncontrolled] = _made("hardmax")
 
 
 def make_map(
@@ -179,6 +169,10 @@ def make_map(
         The control of that map, none other.
     learnable, shape, dim
         As for the modules, e.g. ``shape=(n_heads, 1)`` for a control of each head.
+
+    Returns
+    -------
+    module : nn.Module
 
     Examples
     --------

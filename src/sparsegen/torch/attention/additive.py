@@ -52,6 +52,11 @@ class _Attention(Probed):
             True where a key may be chosen. A query with no key to choose gets zeros.
         projected : Tensor, optional
             What :meth:`project_keys` returned for these keys.
+
+        Returns
+        -------
+        context : Tensor of shape (batch, queries, size of a value)
+        weights : Tensor of shape (batch, queries, keys)
         """
         self._check(query, key, value, mask)
         if mask is not None and mask.dim() == 2:
@@ -123,7 +128,14 @@ class AdditiveAttention(_Attention):
 class DotAttention(_Attention):
     """Attention by z = s' W h ("general"), or by z = s' h with ``general=False``, and any map of z.
 
-    Arguments as for :class:`AdditiveAttention`.
+    Parameters
+    ----------
+    query_size, key_size : int
+        Sizes of a query s and of a key h; equal without W.
+    general : bool
+        Whether there is a W.
+    mapping, lam, q, temperature, learnable
+        As for :class:`AdditiveAttention`.
 
     Examples
     --------

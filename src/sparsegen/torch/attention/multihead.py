@@ -33,15 +33,26 @@ class _Inputs(NamedTuple):
 class MultiheadAttention(Probed):
     """:class:`torch.nn.MultiheadAttention` with a map of this library in the place of softmax.
 
-    Arguments, parameters, initial values, masks and results are torch's, so weights trained there load here. New are
-    ``mapping``, a name such as ``"sparsegen_lin"`` or a mapping module; its control ``lam``, ``q`` or ``temperature``,
-    one number or one for each head; and ``learnable``, which makes one control for each head a parameter. A query that
-    may attend to nothing gets weights of 0 where torch gives NaN.
+    Arguments, parameters, initial values, masks and results are torch's, so weights trained there load here. A query
+    that may attend to nothing gets weights of 0 where torch gives NaN.
 
     In torch's transformer layers it is called in every mode: their fast path for inference, which knows only softmax,
     is never taken. Hide keys by boolean masks or -inf: large negative numbers are scores like others to the maps that
     are not translation invariant.
 
+    Parameters
+    ----------
+    embed_dim, num_heads, dropout, bias, add_bias_kv, add_zero_attn, kdim, vdim, batch_first, device, dtype
+        As torch's.
+    mapping : str or module
+        A name of the table of maps, or a mapping module with ``dim=-1``.
+    lam, q, temperature : number, sequence or Tensor, optional
+        The control of a map given by name: one number, or one for each head.
+    learnable : bool
+        Makes one control for each head a parameter.
+
+    Examples
+    --------
     >>> import torch, sparsegen.torch as sgt
     >>> _ = torch.manual_seed(0)
     >>> attention = sgt.MultiheadAttention(8, 2, batch_first=True, mapping="sparsegen_lin", lam=[-99.0, 0.999])
@@ -212,7 +223,7 @@ class MultiheadAttention(Probed):
         need_weights: bool = True, attn_mask: Tensor | None = None, average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:  # fmt: skip
-        """Attend. Shapes and masks are those of :class:`torch.nn.MultiheadAttention`: True in a mask hides."""
+        """Attend. Arguments and results are those of :class:`torch.nn.MultiheadAttention`: True in a mask hides."""
         if query.is_nested or key.is_nested or value.is_nested:
             inputs.check_nested(query, key, value, key_padding_mask, attn_mask)
             return self._forward_nested(query, need_weights, average_attn_weights)
@@ -326,6 +337,18 @@ class MultiheadAttention(Probed):
     ) -> MultiheadAttention:  # fmt: skip
         """The attention of a torch module: its options, and its parameters themselves, not copies.
 
+        Parameters
+        ----------
+        module : torch.nn.MultiheadAttention
+        mapping, lam, q, temperature, learnable
+            As for the class.
+
+        Returns
+        -------
+        attention : MultiheadAttention
+
+        Examples
+        --------
         >>> import torch, sparsegen.torch as sgt
         >>> theirs = torch.nn.MultiheadAttention(8, 2)
         >>> ours = sgt.MultiheadAttention.from_torch(theirs, mapping="sparsehourglass", q=1.0)
@@ -358,9 +381,24 @@ def replace_attention(
     """Put :class:`MultiheadAttention` in the place of each torch.nn.MultiheadAttention in a model; return how many.
 
     The parameters stay the same objects, so optimisers made before still hold them; controls that are learnable are
-    new. A mapping module is copied for each. Subclasses of torch's attention are left alone: they compute in their own
-    way. If one cannot be replaced, none is.
+    new. Subclasses of torch's attention are left alone: they compute in their own way. If one cannot be replaced, none
+    is.
 
+    Parameters
+    ----------
+    model : nn.Module
+        Changed in place.
+    mapping : str or module
+        A name of the table of maps, or a mapping module, which is copied for each.
+    lam, q, temperature, learnable
+        As for :class:`MultiheadAttention`.
+
+    Returns
+    -------
+    replaced : int
+
+    Examples
+    --------
     >>> import torch, sparsegen.torch as sgt
     >>> layer = torch.nn.TransformerDecoderLayer(8, nhead=2)
     >>> sgt.replace_attention(layer, "sparsegen_lin", lam=0.5)

@@ -81,6 +81,13 @@ class AttentionProbe:
     (``zeros``) and the number of queries (``rows``). Queries that may attend to nothing are not counted, and dropout
     is not seen. Entering the context again starts anew.
 
+    Parameters
+    ----------
+    model : nn.Module
+        With attention of this library in it.
+
+    Examples
+    --------
     >>> import torch, sparsegen.torch as sgt
     >>> attention = sgt.MultiheadAttention(2, num_heads=2, mapping="hardmax", batch_first=True)
     >>> x = torch.tensor([[[1.0, 0.5], [0.0, 2.0], [-1.0, 0.0], [0.5, 0.25]]])
