@@ -80,7 +80,7 @@ def test_the_samples_have_ties_and_kinks():
     d = z[labels].reshape(5, -1, 1) - z[~labels].reshape(5, 1, -1)
     assert (d == 1.0).any()
     assert (d == 0).any()
-    header = Path(__file__).parents[1] / "src" / "sparsegen" / "_kernel" / "hinge.hpp"
+    header = Path(__file__).parents[2] / "src" / "sparsegen" / "_kernel" / "hinge.hpp"
     (crossover,) = re.findall(r"kPairsUpTo = (\d+)", header.read_text())
     assert {p - int(crossover) for _, p in MIDDLE} >= {-1, 0, 1}
 

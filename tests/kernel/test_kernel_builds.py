@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-KERNEL = Path(__file__).parents[1] / "src" / "sparsegen" / "_kernel"
+KERNEL = Path(__file__).parents[2] / "src" / "sparsegen" / "_kernel"
 BUILDS = [("g++", "-mfma"), ("g++", "-mavx -mfma"), ("clang++", ""), ("clang++-14", ""), ("aarch64-linux-gnu-g++", "")]
 
 
