@@ -12,7 +12,7 @@ try:
     import torch as _torch  # noqa: F401
 except ImportError as error:
     raise ImportError(
-        "sparsegen.torch needs PyTorch, which is not installed: pip install 'sparsegen[torch]'."
+        "sparsegen.torch needs PyTorch, which is not installed: pip install -e '.[torch]' in a clone of sparsegen."
     ) from error
 
 from typing import TYPE_CHECKING, Any
