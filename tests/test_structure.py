@@ -203,6 +203,15 @@ def test_no_private_name_of_another_folder_is_imported():
                 assert not private, f"{path.relative_to(ROOT)} imports {private} of {node.module}"
 
 
-def test_files_of_the_upper_folders_are_short():
-    long = {path.name: n for _, path in upper_files() if (n := len(path.read_text().splitlines())) > 450}
-    assert not long
+def test_files_are_short():
+    long = {path.name: n for _, path in modules() if (n := len(path.read_text().splitlines())) > 450}
+    assert set(long) <= {"sklearn.py"}  # to become a folder
+
+
+def test_the_tests_stand_where_the_modules_do():
+    """The kernel's and the tables' folders without their underscore."""
+    tests = ROOT.parents[1] / "tests"
+    found = {path.parent.relative_to(tests).as_posix() for path in tests.rglob("test_*.py")}
+    folders = {path.parent.relative_to(ROOT).as_posix().removeprefix("_") for path in ROOT.rglob("*.py")}
+    assert {folder for folder in folders if folder != "."} <= found
+    assert not list(tests.rglob("__init__.py"))  # a folder called torch would hide torch

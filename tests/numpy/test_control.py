@@ -338,3 +338,8 @@ def test_every_process_of_a_group_turns_to_the_same_lam(tmp_path):
     (_, seen, lam), (_, other_seen, other_lam) = sorted(results.get() for _ in ranks)
     assert lam == other_lam
     assert seen == other_seen
+
+
+def test_a_row_on_the_edge_of_a_change_is_at_distance_0():
+    found = sg.explain([0.2, 1.5, -0.3, 0.1], "sum_normalization_plus")  # tau is 0.1, but for rounding
+    assert found.distance == 0
