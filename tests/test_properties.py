@@ -11,10 +11,8 @@ import sparsegen as sg
 from sparsegen._table.maps import MAPS
 from sparsegen.experiments.store import Result
 from sparsegen.experiments.table1 import properties as laws
-from sparsegen.properties import check, equation, measure
+from sparsegen.properties import check, equation, has_value, measure, probes
 from sparsegen.report.terminal import show
-
-SLOW = ("sparsegen_log", "sparsecone", "sum_normalization", "spherical_softmax")  # rows outside the domain one by one
 
 
 def softmax(z):
@@ -26,10 +24,22 @@ def failed(f, **options):
     return {law for law, found in check(f, **options).findings.items() if not found.holds}
 
 
-@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in SLOW)) for n in MAPS])
+@pytest.mark.parametrize("name", MAPS)
 def test_a_row_of_the_table_is_measured_as_it_is(name):
     found = measure(name)
     assert found.row == found.true
+
+
+@pytest.mark.parametrize("name", [name for name, m in MAPS.items() if m.domain])
+def test_the_library_refuses_just_the_rows_without_a_value(name):
+    m, z = MAPS[name], probes(3, np.random.default_rng(1))
+    controls = {"q": 0.5} if "q" in m.controls else {}
+    for row, on in zip(z, has_value(m, z, controls)):
+        if on:
+            assert np.isfinite(getattr(sg, name)(row, **controls)).all()
+        else:
+            with pytest.raises(ValueError, match=f"of {name} must be"):
+                getattr(sg, name)(row, **controls)
 
 
 def test_a_map_written_by_someone_else_is_measured():

@@ -292,17 +292,22 @@ def equation(name: str, **controls: float) -> Function:
     m, f = MAPS[name], getattr(sparsegen, name)
 
     def call(z: np.ndarray) -> np.ndarray:
-        p = np.asarray(f(z, **controls), dtype=np.float64)
-        return np.where(_has_radius(m, z, controls)[:, None], p, np.nan)
+        p, on = np.full(z.shape, np.nan), has_value(m, z, controls)  # one call for all rows that have one
+        p[on] = f(z[on], **controls)
+        return p
 
     return call
 
 
-def _has_radius(m: Map, z: np.ndarray, controls: dict[str, float]) -> np.ndarray:
+def has_value(m: Map, z: np.ndarray, controls: dict[str, float]) -> np.ndarray:
+    """Which rows lie in a map's domain and have a radius."""
+    on = np.ones(len(z), dtype=bool) if m.outside is None else ~m.outside(z).any(axis=1)
+    if m.radius.of == "sum" and m.domain:
+        return on & (z != 0).any(axis=1)
     if m.radius.of != "mean":
-        return np.ones(len(z), dtype=bool)
+        return on
     q = np.asarray({**m.fixed, **controls}["q"], dtype=np.float64)
-    return of_mean(np, m.radius, z.mean(axis=1), np.full(len(z), float(z.shape[1])), q) > 0
+    return on & (of_mean(np, m.radius, z.mean(axis=1), np.full(len(z), float(z.shape[1])), q) > 0)
 
 
 @dataclass(frozen=True)
