@@ -13,7 +13,7 @@ from sparsegen._table.maps import MAPS
 NAMES = tuple(MAPS)
 CONTROLLED = tuple(name for name in NAMES if MAPS[name].controls)
 PROJECTIONS = tuple(name for name in NAMES if MAPS[name].radius.of != "sum")  # a threshold, so exact zeros
-CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75}
+CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75, "alpha": 1.25}
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 HALVES = (torch.float16, torch.bfloat16)
 # torch itself calls torch.jit.script, and warns of it, when forward mode is first used.

@@ -29,6 +29,8 @@ from sparsegen.numpy.losses import (
     sparsemax_huber_loss,
 )
 from sparsegen.numpy.maps import (
+    entmax,
+    entmax15,
     hardmax,
     project,
     softmax,
@@ -37,6 +39,7 @@ from sparsegen.numpy.maps import (
     sparsegen_exp,
     sparsegen_lin,
     sparsegen_log,
+    sparsegen_softmax,
     sparsegen_sq,
     sparsehourglass,
     sparsemax,
@@ -53,6 +56,8 @@ __all__ = [
     "Gradients",
     "Info",
     "calibrate",
+    "entmax",
+    "entmax15",
     "explain",
     "get_num_threads",
     "hardmax",
@@ -72,6 +77,7 @@ __all__ = [
     "sparsegen_hinge_loss",
     "sparsegen_lin",
     "sparsegen_log",
+    "sparsegen_softmax",
     "sparsegen_sq",
     "sparsehourglass",
     "sparsehourglass_hinge_loss",

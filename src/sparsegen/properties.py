@@ -275,7 +275,12 @@ def _findings(f: _Safe, n_classes: tuple[int, ...], seed: int) -> dict[str, Find
 
 # Where the laws of the table are tried. At the ends of its dial a map may have an invariance that it has nowhere else
 # ("some"); the other laws speak of the dial's inside.
-INSIDE: dict[str, tuple[float, ...]] = {"lam": (-1.0, 0.0, 0.5), "q": (0.5,), "temperature": (0.5, 1.0)}
+INSIDE: dict[str, tuple[float, ...]] = {
+    "lam": (-1.0, 0.0, 0.5),
+    "q": (0.5,),
+    "temperature": (0.5, 1.0),
+    "alpha": (1.0, 1.5, 2.0),
+}
 ENDS: dict[str, tuple[float, ...]] = {"q": (0.0, math.inf)}
 DIALLED = ("idempotent", "translation", "scale")
 COLUMNS = ("idempotent", "monotone", "translation", "scale", "full_domain")

@@ -13,7 +13,7 @@ import sparsegen as sg
 from sparsegen import _core
 from sparsegen._table.maps import MAPS
 
-CONTROLS = {"lam": -0.5, "q": 0.5, "temperature": 0.75}
+CONTROLS = {"lam": -0.5, "q": 0.5, "temperature": 0.75, "alpha": 1.25}
 SIZES = [1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 64, 100, 255, 256, 257, 511, 1000, 4095, 4096, 4097, 5000]
 
 

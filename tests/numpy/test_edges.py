@@ -11,9 +11,9 @@ import oracle
 import sparsegen as sg
 from sparsegen._table.maps import MAPS
 
-DOCUMENTED_DEFAULTS = {"lam": 0.0, "temperature": 1.0}
+DOCUMENTED_DEFAULTS = {"lam": 0.0, "temperature": 1.0, "alpha": 1.5}
 
-CONTROLS = {"lam": -0.5, "q": 0.5, "temperature": 0.75}
+CONTROLS = {"lam": -0.5, "q": 0.5, "temperature": 0.75, "alpha": 1.25}
 DTYPES = [np.float16, np.float32, np.float64]
 names = pytest.mark.parametrize("name", MAPS)
 
@@ -150,7 +150,7 @@ def test_controls_have_the_defaults_of_the_table(name):
 @names
 def test_integer_and_numpy_controls_are_numbers(name):
     z = scores(name, (3, 5))
-    values = {"lam": -1, "q": 2, "temperature": 2}
+    values = {"lam": -1, "q": 2, "temperature": 2, "alpha": 2}
     for control in MAPS[name].controls:
         want = getattr(sg, name)(z, **{control: float(values[control])})
         for kind in (int, np.int32, np.float32, np.array):

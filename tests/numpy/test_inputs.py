@@ -9,7 +9,7 @@ import scipy.sparse as sp
 import sparsegen as sg
 from sparsegen._table.maps import MAPS
 
-CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75}
+CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75, "alpha": 1.25}
 Z = np.array([[1.0, 9.0, 0.5, 0.25], [0.5, 2.0, 8.0, 1.5]])
 HIDDEN = np.array([[False, True, False, False], [False, False, True, True]])
 MASKED = np.ma.array(Z, mask=HIDDEN)

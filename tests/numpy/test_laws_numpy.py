@@ -11,7 +11,7 @@ import oracle
 import sparsegen as sg
 from sparsegen._table.maps import MAPS
 
-CONTROLS = {"lam": -0.5, "q": 0.5, "temperature": 0.75}
+CONTROLS = {"lam": -0.5, "q": 0.5, "temperature": 0.75, "alpha": 1.25}
 
 
 def numpy_map(m):

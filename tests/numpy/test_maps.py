@@ -22,6 +22,7 @@ CONTROLS = {
     "lam": st.one_of(st.sampled_from([0.0, -1.0, 0.5, 0.9375, -100.0]), st.floats(-10, 0.95)),
     "q": st.one_of(st.sampled_from([0.0, 1.0, 0.125, 100.0, INF]), st.floats(1e-3, 50)),
     "temperature": st.one_of(st.sampled_from([1.0, 0.5, 4.0]), st.floats(0.1, 10)),
+    "alpha": st.one_of(st.sampled_from([1.0, 1.5, 2.0, 3.0]), st.floats(1.0, 2.5)),
 }
 
 
@@ -95,7 +96,7 @@ def test_the_threshold_beyond_the_largest_number_is_infinite():
 def test_long_rows_equal_the_oracle(name, k):
     m = MAPS[name]
     z = laws.inside(m, np.random.default_rng(k).standard_normal((2, k)))
-    controls = {c: v for c, v in {"lam": 0.25, "q": 0.1, "temperature": 2.0}.items() if c in m.controls}
+    controls = {c: v for c, v in {"lam": 0.25, "q": 0.1, "temperature": 2.0, "alpha": 1.75}.items() if c in m.controls}
     laws.assert_near(getattr(sg, name)(z, **controls), oracle.apply(name, z, **controls), slack=64)
 
 
@@ -152,7 +153,7 @@ def differences(f, z, h=1e-6):
 def test_closed_form_jacobian_equals_finite_differences(name):
     rng = np.random.default_rng(2)
     for lam, q, temperature in ((-0.5, 0.5, 0.7), (0.25, 2.0, 1.5), (-3.0, 0.05, 4.0)):
-        values = {"lam": lam, "q": q, "temperature": temperature}
+        values = {"lam": lam, "q": q, "temperature": temperature, "alpha": 1 + 0.6 / (1 + q)}
         controls = {c: values[c] for c in MAPS[name].controls}
         f = functools.partial(getattr(sg, name), **controls)
         for _ in range(10):

@@ -193,7 +193,12 @@ def test_the_callers_tensors_are_never_written(name):
     assert torch.equal(v, scores("sparsemax", 4, 5, seed=1))
 
 
-BAD_CONTROLS = {"lam": (1.0, 1.5, INF, NAN), "q": (-0.5, -INF, NAN), "temperature": (0.0, -1.0, NAN)}
+BAD_CONTROLS = {
+    "lam": (1.0, 1.5, INF, NAN),
+    "q": (-0.5, -INF, NAN),
+    "temperature": (0.0, -1.0, NAN),
+    "alpha": (0.5, INF, NAN),
+}
 
 
 @pytest.mark.parametrize("name", CONTROLLED)

@@ -20,6 +20,7 @@ class Control:
     holds: Callable[[Any], Any]  # on a number or an array; NaN fails it
     text: str  # for Parameters sections
     default: float | None = None  # None: it has to be given
+    most: float = math.inf  # of the positive form of a learnable one
     kept: Callable[[Any], Any] = lambda value: value
     value: Callable[[Any], Any] = lambda kept: kept
 
@@ -48,6 +49,11 @@ CONTROLS: dict[str, Control] = {
             "Towards 0 all probability is on the largest score, towards infinity it is spread evenly.", 1.0,
         ),
         Control(
+            "alpha", "a finite number at least 1", lambda v: (v >= 1) & (v < math.inf),
+            "1 is softmax, 2 is sparsemax; the larger, the sparser.", 1.5, 1.0,
+            kept=lambda alpha: alpha - 1, value=lambda gap: 1 + gap,
+        ),
+        Control(
             "radius", "a number at least 0", lambda v: v >= 0,
             "0 gives the limit: uniform on the maximal entries. Infinity gives uniform on all entries.", 1.0,
         ),
@@ -60,6 +66,7 @@ CONDITIONS: checks.Conditions = {name: (c.condition, c.holds) for name, c in CON
 LOSS_CONDITIONS: checks.Conditions = {
     "lam": ("a finite number below 1", lambda v: (v < 1) & (v > -math.inf)),
     "q": ("a positive number", lambda v: v > 0),
+    "alpha": CONDITIONS["alpha"],
 }
 
 

@@ -1,8 +1,9 @@
-r"""The table of maps. A map is a transform and a radius; one primitive does the rest.
+r"""The table of maps. A map is a transform, a radius and a power; one primitive does the rest.
 
-.. math:: \mathrm{project}(x, r) = [x - \tau]_+ / r, \qquad \tau \text{ such that the result sums to 1}
+.. math:: \mathrm{project}(x, r, m) = ([x - \tau]_+ / r)^m, \qquad \tau \text{ such that the result sums to 1}
 
-Each row of ``MAPS`` says what ``x`` and ``r`` are for a map of the paper, which controls it has and what is true of it.
+Each row of ``MAPS`` says what ``x``, ``r`` and ``m`` are for a map, which controls it has and what is true of it. The
+paper's maps have the power 1, those of entmax 1/(alpha - 1).
 The functions, modules, checks, pages and tests of every front end are made from the rows: a new map is a new row.
 
 Transforms are written with plain operators and the few functions NumPy, torch and JAX share (argument ``xp``).
@@ -107,6 +108,7 @@ class Map:
     example: Example
     controls: tuple[str, ...] = ()
     fixed: Mapping[str, float] = field(default_factory=dict)  # controls this map sets itself
+    power: bool = False  # is alpha among its controls? It projects (alpha - 1) z, with the power 1/(alpha - 1)
     display: str = ""  # the equation as TeX
     notes: str = ""
     domain: str = ""
@@ -119,7 +121,7 @@ class Map:
     @property
     def linear(self) -> bool:
         """Are the scores projected as they are, onto a radius? The kernels then need nothing else."""
-        return self.transform == "lin" and self.radius.of != "sum"
+        return self.transform == "lin" and self.radius.of != "sum" and not self.power
 
 
 def _row(*values: str) -> Properties:
@@ -130,8 +132,16 @@ def _hourglass_lipschitz(n: int, q: float) -> float:
     return math.inf if q == 0 else 1.0 if math.isinf(q) else math.hypot(1 + n * q, math.sqrt(n - 1)) / (n * q)
 
 
+def _entmax_lipschitz(n: int, alpha: float = 1.5) -> float:
+    # The Jacobian's norm is the largest harmonic mean of two entries of p^(2 - alpha): at two equal shares.
+    return math.inf if alpha > 2 else 2 ** (alpha - 2)
+
+
 _LIN = _row("some", "yes", "yes", "no", "yes", "1/(1-lam)")
 _THIRD = (0.5, 0.25, 0.0)
+_FROM_SHARES = (
+    "lam = 0 gives shares of the sum; lam > 0 leaves out the smallest of them, within a total variation of lam."
+)
 
 # fmt: off
 MAPS: dict[str, Map] = {
@@ -189,20 +199,40 @@ MAPS: dict[str, Map] = {
             notes="Where the scores add up to 0 it is the limit: uniform on the maximal entries.",
             claimed=_row("yes", "yes", "no", "yes", "yes", "inf"),
             true=_row("yes", "yes", "no", "yes", "no", "inf")),
-        Map("sum_normalization", "project(z, S)", "Scores over their sum, for scores of at least 0.", "lin", TOTAL,
-            Example((1.0, 3.0, 4.0), (0.125, 0.375, 0.5)),
+        Map("sum_normalization", "project(z, (1 - lam) S)", "Scores over their sum, for scores of at least 0.", "lin",
+            TOTAL, Example((1.0, 3.0, 4.0), (0.125, 0.375, 0.5)), ("lam",), notes=_FROM_SHARES,
             domain="z >= 0, S > 0", each="at least 0", outside=lambda z: z < 0,
             claimed=_row("yes", "no", "no", "yes", "no", "inf"),
             true=_row("yes", "yes", "no", "yes", "no", "inf")),
-        Map("spherical_softmax", "project(z^2, sum z^2)", "Squared scores over their sum.", "sq", TOTAL,
-            Example((1.0, -1.0, 0.0), (0.5, 0.5, 0.0)), domain="z != 0",
+        Map("spherical_softmax", "project(z^2, (1 - lam) sum z^2)", "Squared scores over their sum.", "sq", TOTAL,
+            Example((1.0, -1.0, 0.0), (0.5, 0.5, 0.0)), ("lam",), notes=_FROM_SHARES, domain="z != 0",
             claimed=_row("no", "no", "no", "yes", "no", "inf"),
             true=_row("no", "no", "no", "yes", "no", "inf")),
         Map("softmax", "project(exp(z / t), sum exp(z / t))", "Softmax of the scores over a temperature.", "exp", TOTAL,
-            Example((0.0, 0.0), (0.5, 0.5), {"temperature": 2.0}), ("temperature",),
+            Example((0.0, 0.0), (0.5, 0.5), {"temperature": 2.0}), ("temperature",), {"lam": 0.0},
             lipschitz=lambda n, temperature: 1 / (2 * temperature),
             claimed=_row("no", "yes", "yes", "no", "yes", "1"),
             true=_row("no", "yes", "yes", "no", "yes", "1/(2 t)")),
+        Map("sparsegen_softmax", "project(exp(z / t), (1 - lam) sum exp(z / t))",
+            "A dial that begins at softmax: lam = 0 is softmax, and lam > 0 leaves out what softmax gives least.",
+            "exp", TOTAL, Example((0.0, 0.0, -1000.0), (0.5, 0.5, 0.0), {"lam": 0.5}), ("lam", "temperature"),
+            notes="It is project(softmax(z / t), 1 - lam). For 0 <= lam < 1 the total variation distance to softmax is "
+                  "at most lam, so an attention's output moves by at most 2 lam max |v|.",
+            lipschitz=lambda n, lam, temperature: 1 / (2 * temperature * (1 - lam)),
+            display=r"\mathrm{sparsemax}(\mathrm{softmax}(z / t) / (1 - \lambda))",
+            true=_row("no", "yes", "yes", "no", "yes", "1/(2 t (1-lam))")),
+        Map("entmax", "project((alpha - 1) z, 1)^(1/(alpha - 1))",
+            "Between softmax (alpha = 1) and sparsemax (alpha = 2), and beyond: p.z and Tsallis' entropy at their most.",
+            "lin", constant(1.0), Example((0.0, 0.0, -4.0), (0.5, 0.5, 0.0)), ("alpha",), power=True,
+            notes="Entries exactly at the threshold are not in the support.",
+            lipschitz=_entmax_lipschitz,
+            display=r"[(\alpha - 1) z - \tau]_+^{1 / (\alpha - 1)}",
+            true=_row("some", "yes", "yes", "no", "yes", "2^(alpha-2)")),
+        Map("entmax15", "project(z / 2, 1)^2", "Entmax with alpha = 1.5.", "lin", constant(1.0),
+            Example((0.0, 0.0, -4.0), (0.5, 0.5, 0.0)), fixed={"alpha": 1.5}, power=True,
+            lipschitz=_entmax_lipschitz,
+            display=r"[z / 2 - \tau]_+^2",
+            true=_row("no", "yes", "yes", "no", "yes", "0.7071")),
         Map("hardmax", "project(z, 0)", "Uniform on the maximal entries; its derivative is 0.", "lin", constant(0.0),
             Example((2.0, 0.5, 2.0), (0.5, 0.0, 0.5)),
             true=_row("no", "yes", "yes", "yes", "yes", "inf")),

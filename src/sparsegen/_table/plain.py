@@ -97,3 +97,111 @@ def means(xp: Any, x: Array, hidden: Array) -> tuple[Array, Array]:
     scale = 2.0 ** -(math.ceil(math.log2(max(size, 1))) if isinstance(size, int) else 31)
     some = xp.where(n > 1, n, xp.ones_like(n))
     return xp.sum(xp.where(hidden, 0.0, x) * scale, -1) / (some * scale), n
+
+
+def _sparse_log(xp: Any, w: Array, gap: Array) -> Array:
+    """log(1 - gap w)/gap, which is -w for a gap of 0; w is such that gap w < 1."""
+    q = gap * w
+    near = abs(q) < 1e-3
+    series = -w * (1 + q * (1 / 2 + q * (1 / 3 + q * (1 / 4 + q * (1 / 5 + q / 6)))))
+    return xp.where(near, series, xp.log1p(-xp.where(near, 0.5, q)) / xp.where(near, 1.0, gap))
+
+
+def _entmax_shares(xp: Any, below: Array, shift: Array, gap: Array) -> tuple[Array, Array]:
+    """Entmax, not yet normed, of scores that lie `below` the largest, and what its slope in -shift is."""
+    w = shift + below
+    inside = (gap * w < 1) & (below < math.inf)
+    w = xp.where(inside, w, 0.0)
+    p = xp.where(inside, xp.exp(_sparse_log(xp, w, gap)), 0.0)
+    return p, xp.where(inside, p / (1 - gap * w), 0.0)
+
+
+def _entmax_step(xp: Any, below: Array, shift: Array, gap: Array) -> tuple[Array, Array]:
+    """The sum of the shares, and Newton's step on its power `gap`, which is convex for gap <= 1."""
+    p, slope = _entmax_shares(xp, below, shift, gap)
+    total = _sum(xp, p)
+    log = xp.log(total)
+    q = gap * log
+    near = abs(q) < 1e-3
+    series = log * (1 - q * (1 / 2 - q * (1 / 6 - q * (1 / 24 - q * (1 / 120 - q / 720)))))
+    rise = xp.where(near, series, -xp.expm1(-xp.where(near, 1.0, q)) / xp.where(near, 1.0, gap))
+    return total, rise * total / _sum(xp, slope)
+
+
+TURNS = 80  # each halves the bracket at worst: more than float64 has digits
+
+
+def _entmax_shift(xp: Any, below: Array, gap: Array, turns: int) -> Array:
+    """How far all scores must be lowered for the shares to sum to 1: Newton's method inside a shrinking bracket."""
+    n = _count(xp, below < math.inf, below)
+    log = xp.log(n)
+    q = gap * log
+    near = abs(q) < 1e-3
+    low = xp.zeros_like(n)
+    high = xp.where(near, log, -xp.expm1(-q) / xp.where(near, 1.0, gap))  # all n scores equal
+    shift = low
+    for turn in range(turns):
+        total, step = _entmax_step(xp, below, shift, gap)
+        low, high = xp.where(total >= 1, shift, low), xp.where(total >= 1, high, shift)
+        found = shift + step
+        halve = ~((found >= low) & (found <= high)) | ((turn % 4 == 3) & (gap > 1))
+        shift = xp.where(halve, (low + high) / 2, found)
+    return shift
+
+
+def entmax(xp: Any, z: Array, alpha: Array, turns: int = TURNS) -> Array:
+    """Entmax along the last axis, by a search that halves its bracket at worst; -inf is never chosen. No derivative."""
+    gap = column(xp, alpha, z) - 1
+    top = xp.amax(z, -1, keepdims=True)
+    empty = top == HIDDEN
+    broken = xp.isnan(top) | (top == math.inf) | xp.isnan(gap) | (gap < 0)
+    gap = xp.where(broken, 1.0, gap)
+    below = xp.where(empty | broken, 0.0, top - z)
+    p, _ = _entmax_shares(xp, below, _entmax_shift(xp, below, gap, turns), gap)
+    return xp.where(broken, math.nan, xp.where(empty, 0.0, p / _sum(xp, p)))
+
+
+def entmax_formula(xp: Any, z: Array, alpha: Array, p: Array, top: Array, still: Any) -> Array:
+    """Entmax as a function that any framework can differentiate, given its values and its largest score.
+
+    The shift that makes the sum 1 comes from two of Newton's steps at the answer: they do not move it, and their
+    derivatives are those of the answer up to the third. `still` takes derivatives away.
+    """
+    gap = column(xp, alpha, z) - 1
+    chosen = p > 0
+    below = xp.where(chosen, xp.where(top > HIDDEN, top, 0.0) - z, math.inf)
+    most = xp.amax(p, -1, keepdims=True)
+    q = still(gap) * xp.log(xp.where(most > 0, most, 1.0))
+    near = abs(q) < 1e-3
+    log = xp.log(xp.where(most > 0, most, 1.0))
+    series = -log * (1 + q * (1 / 2 + q * (1 / 6 + q * (1 / 24 + q * (1 / 120 + q / 720)))))
+    shift = xp.where(near, series, -xp.expm1(xp.where(near, 1.0, q)) / xp.where(near, 1.0, still(gap)))
+    for _ in range(2):
+        shift = shift + _entmax_step(xp, below, shift, gap)[1]
+    return _entmax_shares(xp, below, shift, gap)[0]
+
+
+def entmax_vjp(xp: Any, p: Array, v: Array, alpha: Array) -> tuple[Array, Array]:
+    """Gradients of scores and alpha (one per row) for an upstream `v`."""
+    gap = column(xp, alpha, p) - 1
+    chosen = p > 0
+    log = xp.log(xp.where(chosen, p, 1.0))
+    slope = xp.where(chosen, xp.exp((1 - gap) * log), 0.0)  # p^(2 - alpha)
+    total = _sum(xp, slope)
+    total = xp.where(total > 0, total, 1.0)
+    v = xp.where(chosen, v, 0.0)
+    grad = slope * (v - _sum(xp, slope * v) / total)
+    broken = xp.any(xp.isnan(p), -1, keepdims=True)
+    along = _sum(xp, v * entmax_slope(xp, xp.where(chosen, p, 0.0), log, gap))
+    return xp.where(broken, math.nan, grad), xp.where(broken, math.nan, along)[..., 0]
+
+
+def entmax_slope(xp: Any, p: Array, log: Array, gap: Array) -> Array:
+    """dp/dalpha, p with its logarithms (0 where p is 0), without the cancellation of the plain form near alpha = 1."""
+    mean = _sum(xp, p * log)
+    at_one = p * (_sum(xp, p * log * log) - log * log) / 2
+    near = gap < 1e-6
+    far = xp.where(near, 1.0, gap)
+    y = far * log + xp.log1p(_sum(xp, p * xp.expm1(-far * log)))
+    bend = xp.expm1(-y)
+    return xp.where(near, at_one, p / far * (mean - log + (mean - 1 / far) * bend))

@@ -12,9 +12,10 @@ Array = Any
 
 @dataclass(frozen=True)
 class Radius:
-    """A radius: one number, made of a control, made of each row's mean and a control, or the sum of the points.
+    """A radius: one number, made of a control, made of each row's mean and a control, or of the sum of the points.
 
-    One that is `of` a control is `value(xp, control)` with the `slope` in it. One that is `of` the mean is
+    One that is `of` a control is `value(xp, control)` with the `slope` in it; one that is `of` the sum is that times
+    the sum. One that is `of` the mean is
     (h + q)/(1/n + q) for rows of n entries, where `height(xp, mean)` gives h and its derivative.
     """
 
@@ -39,8 +40,8 @@ DIAL = Radius("dial", "control", lambda xp, lam: 1 - lam, slope=-1.0)
 CONE = Radius("cone", "mean", height=lambda xp, mean: (mean, xp.ones_like(mean)), number=1, domain=True)
 # (|S| + Kq)/(1 + Kq): trades scale invariance (q -> 0) for translation invariance (q -> inf).
 HOURGLASS = Radius("hourglass", "mean", height=lambda xp, mean: (abs(mean), xp.sign(mean)), number=2)
-# The sum of the points, which makes the threshold 0.
-TOTAL = Radius("total", "sum")
+# A share of the sum of the points: all of it (lam = 0) makes the threshold 0.
+TOTAL = Radius("total", "sum", lambda xp, lam: 1 - lam, slope=-1.0, number=3)
 
 
 def _pick(xp: Any, condition: Any, yes: Array, no: Array) -> Array:

@@ -57,6 +57,9 @@ class Frame(Protocol):
     def exp_shares(self, x: Array, axis: int) -> Array:
         """The softmax of scores that are at most 0."""
 
+    def entmax(self, z: Array, alpha: Any, axis: int, mask: Array | None) -> Array:
+        """Entmax, with derivatives where there are any."""
+
     def refuse(self, m: Map, wrong: Array, condition: str, values: Array, x: Array, axis: int) -> Array:
         """`x`, or a refusal where a score or a row is `wrong`: an error, or NaN."""
 
@@ -118,11 +121,22 @@ def info(f: Frame, x: Array, p: Array, radius: Any, axis: int) -> tuple[Array, A
 
 def apply(f: Frame, m: Map, z: Array, controls: dict[str, Any], axis: int, mask: Array | None, want: bool) -> Any:
     """Probabilities of a map of the table, and what :func:`info` finds if that is wanted."""
-    if m.radius.of == "sum":
-        return shares(f, m, z, controls.get("temperature", 1.0), axis, mask, want)
+    if m.power:
+        return powers(f, z, controls.get("alpha", m.fixed.get("alpha")), axis, mask, want)
     if m.radius.of == "mean":
         return _apply_mean(f, m, z, controls.get("q", m.fixed.get("q")), axis, mask, want)
-    return project_map(f, m, z, m.radius.value(f.xp, **controls), axis, mask, want)
+    temperature = controls.get("temperature", 1.0)
+    own = {"lam": controls.get("lam", m.fixed.get("lam"))} if m.radius.fixed is None else {}
+    return apply_radius(f, m, z, m.radius.value(f.xp, **own), temperature, axis, mask, want)
+
+
+def apply_radius(
+    f: Frame, m: Map, z: Array, radius: Any, temperature: Any, axis: int, mask: Array | None, want: bool
+) -> Any:
+    """The same of a map with a dial, given its radius 1 - lam."""
+    if m.radius.of == "sum":
+        return shares(f, m, z, radius, temperature, axis, mask, want)
+    return project_map(f, m, z, radius, axis, mask, want)
 
 
 def project_map(f: Frame, m: Map, z: Array, radius: Any, axis: int, mask: Array | None, want: bool) -> Any:
@@ -163,15 +177,29 @@ def mean_radius(f: Frame, m: Map, z: Array, q: Any, axis: int, mask: Array | Non
     return of_mean(f.xp, m.radius, mean, n, f.number(q, mean))
 
 
-def shares(f: Frame, m: Map, z: Array, temperature: Any, axis: int, mask: Array | None, want: bool) -> Any:
-    """Maps whose threshold is 0: weights over their sum."""
-    x = hide(f.xp, f.working(z), mask)
-    p = f.unmoved(x, temperature) if f.nothing(x, axis) else _shares(f, m, x, temperature, axis)
+def shares(f: Frame, m: Map, z: Array, keep: Any, temperature: Any, axis: int, mask: Array | None, want: bool) -> Any:
+    """Maps whose radius is the share `keep` of the sum of the points; all of it makes the threshold 0."""
+    x, nothing = hide(f.xp, f.working(z), mask), f.nothing(z, axis)
+    p = f.unmoved(f.unmoved(x, temperature), keep) if nothing else _shares(f, m, x, temperature, keep, axis)
     p = f.like(p, z)
     if not want:
         return p
+    if not _is_one(keep):
+        return p, _shares_info(f, m, x, p, temperature, keep, axis)
     size = f.xp.sum(f.still(p) > 0, axis)
     return p, (size, f.xp.where(size > 0, 0.0, f.wide(size) * math.nan))
+
+
+def _is_one(keep: Any) -> bool:
+    return isinstance(keep, float) and keep == 1.0
+
+
+def _shares_info(f: Frame, m: Map, z: Array, p: Array, temperature: Any, keep: Any, axis: int) -> tuple[Array, Array]:
+    """What :func:`info` finds, on the scale of g(z)."""
+    xp, hidden, wide = f.xp, z == HIDDEN, f.wide(f.still(z))
+    wide = wide / _temperature(f, temperature, wide, axis) if m.transform == "exp" else wide
+    g = xp.where(hidden, 0.0, TRANSFORMS[m.transform].g(xp, xp.where(hidden, 0.0, wide)))
+    return info(f, g, p, keep * xp.sum(g, axis), axis)
 
 
 def _column(f: Frame, control: Array, z: Array, axis: int) -> Array:
@@ -182,22 +210,47 @@ def _column(f: Frame, control: Array, z: Array, axis: int) -> Array:
     return f.xp.reshape(f.xp.broadcast_to(control, tuple(lead)), tuple(shape))
 
 
-def _shares(f: Frame, m: Map, z: Array, temperature: Any, axis: int) -> Array:
+def _shares(f: Frame, m: Map, z: Array, temperature: Any, keep: Any, axis: int) -> Array:
     xp, hidden = f.xp, z == HIDDEN
     empty = xp.all(hidden, axis, keepdims=True)
-    safe = xp.where(hidden, 0.0, z)
+    w = _weights(f, m, z, hidden, empty, temperature, axis)
+    if m.transform == "exp" and _is_one(keep):
+        return xp.where(empty, 0.0, w)
+    total = f.total(w, axis)
+    w = f.refuse(m, (total == 0) & ~empty, "not all 0", None, w, axis)
+    if _is_one(keep):
+        return xp.where(empty, 0.0, w / xp.where(total == 0, 1.0, total))
+    radius = scaled(f, keep, xp.where(empty, 1.0, f.wide(total)), axis)
+    return f.project(xp.where(hidden, HIDDEN, w), radius, axis, None, True)
+
+
+def _weights(f: Frame, m: Map, z: Array, hidden: Array, empty: Array, temperature: Any, axis: int) -> Array:
+    """What is shared out: at most 1, and 0 where hidden; softmax itself of exp."""
+    xp, safe = f.xp, f.xp.where(hidden, 0.0, z)
     if m.transform == "exp":
         cooled = xp.where(hidden, HIDDEN, (safe - top_of(f, z, axis)) / _temperature(f, temperature, z, axis))
-        return xp.where(empty, 0.0, f.exp_shares(xp.where(empty, 0.0, cooled), axis))
+        return f.exp_shares(xp.where(empty, 0.0, cooled), axis)
     size = abs(safe) if m.transform == "sq" else safe
     top = xp.amax(f.still(size), axis, keepdims=True)
     w = size / xp.where(top > 0, top, 1.0)
     w = w * w if m.transform == "sq" else w
-    if m.outside is not None:
-        w = f.refuse(m, m.outside(safe), m.each, z, w, axis)
-    total = f.total(w, axis)
-    w = f.refuse(m, (total == 0) & ~empty, "not all 0", None, w, axis)
-    return xp.where(empty, 0.0, w / xp.where(total == 0, 1.0, total))
+    return w if m.outside is None else f.refuse(m, m.outside(safe), m.each, z, w, axis)
+
+
+def powers(f: Frame, z: Array, alpha: Any, axis: int, mask: Array | None, want: bool) -> Any:
+    """Entmax: the projection of (alpha - 1) z with the power 1/(alpha - 1)."""
+    p = f.entmax(z, alpha, axis, mask)
+    if not want:
+        return p
+    still, wide = f.still(p), f.wide(f.still(hide(f.xp, z, mask)))
+    chosen = still > 0
+    size = f.xp.sum(chosen, axis)
+    broken = f.xp.any(f.xp.isnan(still), axis) | (size == 0)
+    top = f.xp.amax(wide, axis)
+    gap = f.still(f.number(alpha, top)) - 1
+    # p = (gap z - tau)^(1/gap) at the largest entry, whose probability has the most digits.
+    tau = gap * top - f.xp.amax(f.wide(still), axis) ** gap
+    return p, (size, f.xp.where(broken, math.nan, tau))
 
 
 def _temperature(f: Frame, temperature: Any, z: Array, axis: int) -> Any:

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsegen._table import checks, recipe
+from sparsegen._table import checks, plain, recipe
 from sparsegen._table.maps import MAPS, TRANSFORMS, Map
 from sparsegen._table.radius import DIAL
 from sparsegen.numpy import _kernel
@@ -85,6 +85,13 @@ class _Frame:
         w = np.exp(x)
         w /= self.total(w, axis)
         return w
+
+    def entmax(self, z: np.ndarray, alpha: Any, axis: int, mask: np.ndarray | None) -> np.ndarray:
+        rows = np.moveaxis(recipe.hide(np, self.wide(z), mask), axis, -1)
+        if not rows.size:
+            return z.copy()
+        p = plain.entmax(np, rows, np.asarray(alpha, np.float64))
+        return np.ascontiguousarray(np.moveaxis(p, -1, axis)).astype(z.dtype)
 
     def refuse(self, m: Map, wrong: np.ndarray, condition: str, values: Any, x: np.ndarray, axis: int) -> np.ndarray:
         if wrong.any():

@@ -76,6 +76,36 @@ class WithTemperature(Protocol):
     ) -> Both: ...  # fmt: skip
 
 
+class WithAlpha(Protocol):
+    """A map with the control alpha."""
+
+    @overload
+    def __call__(
+        self, scores: ArrayLike, *, alpha: ArrayLike = ..., axis: int = ..., mask: ArrayLike | None = ...,
+        return_info: Literal[False] = ...,
+    ) -> np.ndarray: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, scores: ArrayLike, *, alpha: ArrayLike = ..., axis: int = ..., mask: ArrayLike | None = ...,
+        return_info: Literal[True],
+    ) -> Both: ...  # fmt: skip
+
+
+class WithLamAndTemperature(Protocol):
+    """A map with the controls lam and temperature."""
+
+    @overload
+    def __call__(
+        self, scores: ArrayLike, *, lam: ArrayLike = ..., temperature: ArrayLike = ..., axis: int = ...,
+        mask: ArrayLike | None = ..., return_info: Literal[False] = ...,
+    ) -> np.ndarray: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, scores: ArrayLike, *, lam: ArrayLike = ..., temperature: ArrayLike = ..., axis: int = ...,
+        mask: ArrayLike | None = ..., return_info: Literal[True],
+    ) -> Both: ...  # fmt: skip
+
+
 def _uncontrolled(name: str) -> Any:
     def f(scores: Any, *, axis: int = -1, mask: Any = None, return_info: bool = False) -> Any:
         return apply(name, scores, {}, axis, mask, return_info)
@@ -104,8 +134,26 @@ def _with_temperature(name: str) -> Any:
     return f
 
 
+def _with_alpha(name: str) -> Any:
+    def f(scores: Any, *, alpha: Any = 1.5, axis: int = -1, mask: Any = None, return_info: bool = False) -> Any:
+        return apply(name, scores, {"alpha": alpha}, axis, mask, return_info)
+
+    return f
+
+
+def _with_lam_and_temperature(name: str) -> Any:
+    def f(
+        scores: Any, *, lam: Any = 0.0, temperature: Any = 1.0, axis: int = -1, mask: Any = None,
+        return_info: bool = False,
+    ) -> Any:  # fmt: skip
+        return apply(name, scores, {"lam": lam, "temperature": temperature}, axis, mask, return_info)
+
+    return f
+
+
 _MAKERS: dict[tuple[str, ...], Callable[[str], Any]] = {
     (): _uncontrolled, ("lam",): _with_lam, ("q",): _with_q, ("temperature",): _with_temperature,
+    ("alpha",): _with_alpha, ("lam", "temperature"): _with_lam_and_temperature,
 }  # fmt: skip
 
 
@@ -131,9 +179,12 @@ sparsegen_log: WithLam = _made("sparsegen_log")
 sparsecone: WithQ = _made("sparsecone")
 sparsehourglass: WithQ = _made("sparsehourglass")
 sum_normalization_plus: Uncontrolled = _made("sum_normalization_plus")
-sum_normalization: Uncontrolled = _made("sum_normalization")
-spherical_softmax: Uncontrolled = _made("spherical_softmax")
+sum_normalization: WithLam = _made("sum_normalization")
+spherical_softmax: WithLam = _made("spherical_softmax")
 softmax: WithTemperature = _made("softmax")
+sparsegen_softmax: WithLamAndTemperature = _made("sparsegen_softmax")
+entmax: WithAlpha = _made("entmax")
+entmax15: Uncontrolled = _made("entmax15")
 hardmax: Uncontrolled = _made("hardmax")
 
 

@@ -75,6 +75,9 @@ class _Frame:
     def unmoved(self, x: Tensor, control: Any) -> Tensor:
         return _plain.untouched(x, control)
 
+    def entmax(self, z: Tensor, alpha: Any, axis: int, mask: Tensor | None) -> Tensor:
+        return _autograd.entmax(z, alpha, axis, mask)
+
     def refuse(self, m: Map, wrong: Tensor, condition: str, values: Any, x: Tensor, axis: int) -> Tensor:
         return torch.where(wrong, torch.nan, x)
 
@@ -126,23 +129,30 @@ def _checked(transform: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor
     return g
 
 
-def apply_radius(scores: Any, radius: Any, transform: Any, dim: Any, mask: Any, return_info: bool = False) -> Any:
-    """Apply sparsegen by its radius 1 - lam."""
+def apply_radius(
+    scores: Any, radius: Any, m: Map, dim: Any, mask: Any, return_info: bool = False, temperature: float = 1.0
+) -> Any:
+    """Apply a map with a dial by its radius 1 - lam."""
     z, dim = check_scores(scores, dim)
     radius, mask = check_control("radius", radius, z, dim), check_mask(mask, z)
-    if callable(transform):
-        own = _checked(transform)
-        found = recipe.project(
-            FRAME, z, radius, dim, mask, return_info, lambda hidden: recipe.own_points(FRAME, own, hidden, dim)
-        )
-        return _finish(found, return_info)
-    m = MAPS[f"sparsegen_{transform}"]
-    return _finish(recipe.project_map(FRAME, m, z, radius, dim, mask, return_info), return_info)
+    return _finish(recipe.apply_radius(FRAME, m, z, radius, temperature, dim, mask, return_info), return_info)
+
+
+def apply_own(scores: Any, radius: Any, transform: Any, dim: Any, mask: Any, return_info: bool = False) -> Any:
+    """Apply sparsegen with the caller's own transform by its radius 1 - lam."""
+    z, dim = check_scores(scores, dim)
+    radius, mask, own = check_control("radius", radius, z, dim), check_mask(mask, z), _checked(transform)
+    found = recipe.project(
+        FRAME, z, radius, dim, mask, return_info, lambda hidden: recipe.own_points(FRAME, own, hidden, dim)
+    )
+    return _finish(found, return_info)
 
 
 def apply_sparsegen(scores: Any, lam: Any, transform: Any, dim: Any, mask: Any, return_info: bool) -> Any:
     """Apply sparsegen with a named transform or the caller's own."""
     if not callable(transform):
         checks.transform_name(transform, tuple(TRANSFORMS))
+        return apply(f"sparsegen_{transform}", scores, {"lam": lam}, dim, mask, return_info)
     z, at = check_scores(scores, dim)
-    return apply_radius(z, DIAL.value(torch, check_control("lam", lam, z, at)), transform, at, mask, return_info)
+    radius = DIAL.value(torch, check_control("lam", lam, z, at))
+    return apply_own(z, radius, transform, at, mask, return_info)

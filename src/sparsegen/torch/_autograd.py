@@ -193,3 +193,11 @@ def project_mean(x: Tensor, q: Tensor | float, m: Map, dim: int, mask: Tensor | 
     if torch.is_grad_enabled() and (x.requires_grad or (isinstance(q, Tensor) and q.requires_grad)):
         return _ProjectMean.apply(x, q, m, dim, mask)
     return _cpu.project_mean(x, q, m.radius.number, dim, mask, keep=False)[0]
+
+
+def entmax(x: Tensor, alpha: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
+    """Entmax along `dim` (negative), differentiable in `x` and `alpha`."""
+    if not isinstance(alpha, Tensor):
+        alpha = torch.full((), alpha, dtype=_plain.wide(x), device=x.device)
+    values = _plain.entmax(x.detach(), alpha.detach(), dim, mask)
+    return _plain.entmax_derivatives(x, alpha, dim, values)

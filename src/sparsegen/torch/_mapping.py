@@ -15,14 +15,14 @@ from sparsegen._table.maps import Map
 from sparsegen.torch import _apply
 
 
-def _exp(theta: Tensor) -> Tensor:
-    """exp(theta), in float32 at least, where it and division by its square are finite.
+def _exp(theta: Tensor, most: float = math.inf) -> Tensor:
+    """exp(theta), at most `most`, in float32 at least, where it and division by its square are finite.
 
     The gradient passes as if theta were not moved.
     """
     theta = theta.float() if theta.dtype.itemsize == 2 else theta
     reach = 0.45 * math.log(torch.finfo(theta.dtype).max)
-    return (theta + (theta.clamp(-reach, reach) - theta).detach()).exp()
+    return (theta + (theta.clamp(-reach, min(reach, math.log(most))) - theta).detach()).exp()
 
 
 def as_kept(control: str, value: Any) -> Any:
@@ -47,6 +47,7 @@ class Mapping(nn.Module):
     row: Map | None = None  # of the table; None for a transform of the caller's own
     control: Tensor
     control_name = ""
+    temperature: Any = 1.0  # of maps that have one beside their dial
     given: Tensor | None = None  # its positive form when the module was made
 
     def __init__(self, dim: int) -> None:
@@ -61,9 +62,9 @@ class Mapping(nn.Module):
             checks.broadcasts(control, value.shape, shape, "the shape asked for")
             value = value.expand(tuple(shape))
         positive = as_kept(control, value).clone()
-        if learnable and not bool(_is_inside(positive).all()):
-            limit = value[~_is_inside(positive)].flatten()[0].item()
-            checks.fail(ValueError, f"a learnable {control}", INSIDE, limit)
+        inside = _is_inside(positive, control)
+        if learnable and not bool(inside.all()):
+            checks.fail(ValueError, f"a learnable {control}", INSIDE, value[~inside].flatten()[0].item())
         self.learnable, self.control_name, self.given = learnable, control, positive
         device = given.device if isinstance(given, Tensor) else torch.get_default_device()
         if learnable:
@@ -72,7 +73,7 @@ class Mapping(nn.Module):
             self.register_buffer("control", positive.to(device, _wide(device), copy=True))
 
     def kept(self) -> Tensor:
-        return _exp(self.theta) if self.learnable else self.control
+        return _exp(self.theta, CONTROLS[self.control_name].most) if self.learnable else self.control
 
     def value(self) -> Tensor:
         """The control as it is now."""
@@ -81,7 +82,7 @@ class Mapping(nn.Module):
     def set_value(self, value: Any) -> None:
         """Set the control, to one number for all or to numbers of its shape."""
         positive = as_kept(self.control_name, control_values(self.control_name, value))
-        if self.learnable and not bool(_is_inside(positive).all()):
+        if self.learnable and not bool(_is_inside(positive, self.control_name).all()):
             checks.fail(ValueError, f"a learnable {self.control_name}", INSIDE, value)
         with torch.no_grad():
             if self.learnable:
@@ -93,8 +94,8 @@ class Mapping(nn.Module):
         """Map the scores along the module's `dim`; True in the mask may be chosen."""
         assert self.row is not None  # modules without a row have a forward of their own
         if self.control_name == "lam":  # by radius: near 1, lam has no digits left for 1 - lam
-            return _apply.apply_radius(scores, self.kept(), self.row.transform, self.dim, mask)
-        controls = {self.control_name: self.kept()} if self.control_name else {}
+            return _apply.apply_radius(scores, self.kept(), self.row, self.dim, mask, temperature=self.temperature)
+        controls = {self.control_name: self.value()} if self.control_name else {}
         return _apply.apply(self.row.name, scores, controls, self.dim, mask, False)
 
     def kernel_control(self) -> Tensor | float:
@@ -160,8 +161,9 @@ class Mapping(nn.Module):
         positive = take_control(state_dict, prefix) if self.given is not None else None
         if positive is not None and self.given is not None:
             shaped = positive.expand(self.given.shape) if positive.dim() == 0 else positive
-            if self.learnable and not positive.is_meta and not bool(_is_inside(positive).all()):
-                value = as_kept(self.control_name, positive[~_is_inside(positive)].flatten()[0].item())
+            inside = _is_inside(positive, self.control_name)
+            if self.learnable and not positive.is_meta and not bool(inside.all()):
+                value = CONTROLS[self.control_name].value(positive[~inside].flatten()[0].item())
                 errors.append(f"sparsegen: a learnable {self.control_name} must be {INSIDE}, got {value}.")
             state_dict[own] = shaped.log() if self.learnable else shaped
 
@@ -175,8 +177,8 @@ class Mapping(nn.Module):
 INSIDE = "inside its range, not at a limit of it"
 
 
-def _is_inside(positive: Tensor) -> Tensor:
-    return (positive > 0) & (positive < math.inf)
+def _is_inside(positive: Tensor, control: str) -> Tensor:
+    return (positive > 0) & (positive < math.inf) & (positive <= CONTROLS[control].most)
 
 
 def _wide(device: torch.device) -> torch.dtype:

@@ -72,6 +72,25 @@ def with_derivatives(x: Tensor, radius: Tensor, dim: int, values: Tensor) -> Ten
     return values + change.movedim(-1, dim).to(values.dtype)
 
 
+def entmax(x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    """Entmax by halving a bracket; no derivative. `alpha` broadcasts to the rows."""
+    if not x.numel():
+        return torch.empty_like(x)
+    u = _widened(hide(x, mask), dim)
+    return plain.entmax(torch, u, alpha.to(u.dtype)).movedim(-1, dim).to(x.dtype)
+
+
+def entmax_derivatives(x: Tensor, alpha: Tensor, dim: int, values: Tensor) -> Tensor:
+    """Give `values`, the entmax of `x`, their derivatives in x and alpha."""
+    if surely(x.shape[dim] == 0):
+        return values + untouched(x, alpha)
+    w, p = _widened(x, dim), _widened(values, dim)
+    top = torch.where(p > 0, w.detach(), -torch.inf).amax(-1, keepdim=True)
+    formula = plain.entmax_formula(torch, w, alpha.to(w.dtype), p, top, torch.Tensor.detach)
+    change = torch.where(p > 0, formula - formula.detach(), p - p)  # NaN rows stay NaN
+    return values + change.movedim(-1, dim).to(values.dtype)
+
+
 def vjp(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     """Gradients of points and radius (one per row), differentiable again in p, v and radius."""
     grad, along = plain.vjp(torch, p.movedim(dim, -1), v.movedim(dim, -1), radius.to(p.dtype))

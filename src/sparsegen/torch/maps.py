@@ -83,6 +83,36 @@ class WithTemperature(Protocol):
     ) -> Both: ...  # fmt: skip
 
 
+class WithAlpha(Protocol):
+    """A map with the control alpha."""
+
+    @overload
+    def __call__(
+        self, scores: Tensor, *, alpha: Control = ..., dim: int = ..., mask: Tensor | None = ...,
+        return_info: Literal[False] = ...,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, scores: Tensor, *, alpha: Control = ..., dim: int = ..., mask: Tensor | None = ...,
+        return_info: Literal[True],
+    ) -> Both: ...  # fmt: skip
+
+
+class WithLamAndTemperature(Protocol):
+    """A map with the controls lam and temperature."""
+
+    @overload
+    def __call__(
+        self, scores: Tensor, *, lam: Control = ..., temperature: Control = ..., dim: int = ...,
+        mask: Tensor | None = ..., return_info: Literal[False] = ...,
+    ) -> Tensor: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, scores: Tensor, *, lam: Control = ..., temperature: Control = ..., dim: int = ...,
+        mask: Tensor | None = ..., return_info: Literal[True],
+    ) -> Both: ...  # fmt: skip
+
+
 def _uncontrolled(name: str) -> Any:
     def f(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None, return_info: bool = False) -> Any:
         return apply(name, scores, {}, dim, mask, return_info)
@@ -115,8 +145,28 @@ def _with_temperature(name: str) -> Any:
     return f
 
 
+def _with_alpha(name: str) -> Any:
+    def f(
+        scores: Tensor, *, alpha: Any = 1.5, dim: int = -1, mask: Tensor | None = None, return_info: bool = False
+    ) -> Any:
+        return apply(name, scores, {"alpha": alpha}, dim, mask, return_info)
+
+    return f
+
+
+def _with_lam_and_temperature(name: str) -> Any:
+    def f(
+        scores: Tensor, *, lam: Any = 0.0, temperature: Any = 1.0, dim: int = -1, mask: Tensor | None = None,
+        return_info: bool = False,
+    ) -> Any:  # fmt: skip
+        return apply(name, scores, {"lam": lam, "temperature": temperature}, dim, mask, return_info)
+
+    return f
+
+
 _MAKERS: dict[tuple[str, ...], Callable[[str], Any]] = {
     (): _uncontrolled, ("lam",): _with_lam, ("q",): _with_q, ("temperature",): _with_temperature,
+    ("alpha",): _with_alpha, ("lam", "temperature"): _with_lam_and_temperature,
 }  # fmt: skip
 
 
@@ -142,9 +192,12 @@ sparsegen_log: WithLam = _made("sparsegen_log")
 sparsecone: WithQ = _made("sparsecone")
 sparsehourglass: WithQ = _made("sparsehourglass")
 sum_normalization_plus: Uncontrolled = _made("sum_normalization_plus")
-sum_normalization: Uncontrolled = _made("sum_normalization")
-spherical_softmax: Uncontrolled = _made("spherical_softmax")
+sum_normalization: WithLam = _made("sum_normalization")
+spherical_softmax: WithLam = _made("spherical_softmax")
 softmax: WithTemperature = _made("softmax")
+sparsegen_softmax: WithLamAndTemperature = _made("sparsegen_softmax")
+entmax: WithAlpha = _made("entmax")
+entmax15: Uncontrolled = _made("entmax15")
 hardmax: Uncontrolled = _made("hardmax")
 
 

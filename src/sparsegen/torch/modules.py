@@ -9,7 +9,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from sparsegen._table import checks
-from sparsegen._table.controls import controls_of, mapping_name
+from sparsegen._table.controls import control_number, controls_of, mapping_name
 from sparsegen._table.maps import MAPS, TRANSFORMS, Map
 from sparsegen._table.prose import module_doc
 from sparsegen.torch import _apply
@@ -104,7 +104,9 @@ class Sparsegen(Mapping):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map the scores along the module's `dim`; True in the mask may be chosen."""
-        return _apply.apply_radius(scores, self.kept(), self.transform, self.dim, mask)
+        if callable(self.transform):
+            return _apply.apply_own(scores, self.kept(), self.transform, self.dim, mask)
+        return super().forward(scores, mask)
 
     def _options(self) -> list[str]:
         name = self.transform if isinstance(self.transform, str) else getattr(self.transform, "__name__", "callable")
@@ -123,8 +125,39 @@ class _WithLam(Sparsegen):
         self._keep("lam", lam, learnable, shape)
 
 
+class _WithLamAndTemperature(_WithLam):
+    """A dial that may be learned, beside a temperature that stays."""
+
+    def __init__(
+        self, lam: Any = 0.0, temperature: float = 1.0, learnable: bool = False, shape: Sequence[int] = (),
+        dim: int = -1,
+    ) -> None:  # fmt: skip
+        super().__init__(lam, learnable, shape, dim)
+        self.temperature = control_number("temperature", temperature)
+
+    def _options(self) -> list[str]:
+        lam, learnable = Mapping._options(self)
+        return [lam, f"temperature={self.temperature:g}", learnable]
+
+
+class _WithAlpha(Mapping):
+    def __init__(self, alpha: Any = 1.5, learnable: bool = False, shape: Sequence[int] = (), dim: int = -1) -> None:
+        super().__init__(dim)
+        self._keep("alpha", alpha, learnable, shape)
+
+    @property
+    def alpha(self) -> Tensor:
+        """The control as it is now; it may be set. A learnable one stays above 1 and at most 2."""
+        return self.value()
+
+    @alpha.setter
+    def alpha(self, value: Any) -> None:
+        self.set_value(value)
+
+
 _BASES: dict[tuple[str, ...], Any] = {
     (): _Uncontrolled, ("lam",): _WithLam, ("q",): _WithQ, ("temperature",): _WithTemperature,
+    ("alpha",): _WithAlpha, ("lam", "temperature"): _WithLamAndTemperature,
 }  # fmt: skip
 
 
@@ -149,15 +182,18 @@ Sparsemax: type[_Uncontrolled] = _made("sparsemax")
 Sparsecone: type[_WithQ] = _made("sparsecone")
 Sparsehourglass: type[_WithQ] = _made("sparsehourglass")
 SumNormalizationPlus: type[_Uncontrolled] = _made("sum_normalization_plus")
-SumNormalization: type[_Uncontrolled] = _made("sum_normalization")
-SphericalSoftmax: type[_Uncontrolled] = _made("spherical_softmax")
+SumNormalization: type[_WithLam] = _made("sum_normalization")
+SphericalSoftmax: type[_WithLam] = _made("spherical_softmax")
 Softmax: type[_WithTemperature] = _made("softmax")
+SparsegenSoftmax: type[_WithLamAndTemperature] = _made("sparsegen_softmax")
+Entmax: type[_WithAlpha] = _made("entmax")
+Entmax15: type[_Uncontrolled] = _made("entmax15")
 Hardmax: type[_Uncontrolled] = _made("hardmax")
 
 
 def make_map(
-    mapping: str | nn.Module, *, lam: Any = None, q: Any = None, temperature: Any = None, learnable: bool = False,
-    shape: Sequence[int] = (), dim: int = -1,
+    mapping: str | nn.Module, *, lam: Any = None, q: Any = None, temperature: Any = None, alpha: Any = None,
+    learnable: bool = False, shape: Sequence[int] = (), dim: int = -1,
 ) -> nn.Module:  # fmt: skip
     """Make the module of a map from its name and control; a module is returned as it is.
 
@@ -165,8 +201,8 @@ def make_map(
     ----------
     mapping : str or module
         A name of the table, e.g. ``"sparsegen_lin"``, or a module called with scores and a mask.
-    lam, q, temperature : number, sequence or tensor, optional
-        The control of that map, none other.
+    lam, q, temperature, alpha : number, sequence or tensor, optional
+        The controls of that map, none other.
     learnable, shape, dim
         As for the modules, e.g. ``shape=(n_heads, 1)`` for a control of each head.
 
@@ -184,7 +220,7 @@ def make_map(
     ...
     ValueError: sparsegen: q must be left out for mapping 'sparsemax', which has no control, got 1.0.
     """
-    given = {"lam": lam, "q": q, "temperature": temperature}
+    given = {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha}
     if isinstance(mapping, nn.Module):
         refuse_controls(given, learnable)
         return mapping
