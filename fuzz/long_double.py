@@ -15,6 +15,10 @@ LEAST = np.finfo(Real).tiny
 ENOUGH = np.finfo(Real).nmant > 60  # elsewhere long double is double, and float64 cannot be judged by it
 
 
+SHARES = ("softmax", "sparsegen_softmax", "sum_normalization", "spherical_softmax")
+POWERS = ("entmax", "entmax15")
+
+
 class Answer(NamedTuple):
     """Rows of probabilities; the size of the support without what is as good as on the threshold; the radius."""
 
@@ -99,13 +103,19 @@ def _projected(name: str, z: np.ndarray, shown: np.ndarray, control: np.ndarray,
     return Answer(p, firm_size(p, eps), r, np.where(np.isfinite(off), off, Real(0)), zero > 0)
 
 
+def kept(name: str, control: np.ndarray) -> np.ndarray:
+    """The share of the sum that is a map's radius."""
+    return np.ones(len(control), Real) if name == "softmax" else np.where(control == -np.inf, Real(np.inf), 1 - control)
+
+
 def _shares(name: str, z: np.ndarray, shown: np.ndarray, control: np.ndarray, eps: float) -> Answer:
     """Maps that divide: each probability has a few roundings of its own, more where an exponent was rounded."""
     safe = np.where(shown, z, Real(0))
     steps = np.full(z.shape, Real(12 + z.shape[1] / 4))
-    if name == "softmax":
+    if name in ("softmax", "sparsegen_softmax"):
+        t = np.maximum(control, LEAST) if name == "softmax" else np.ones_like(control)
         top = np.where(shown, z, Real(-np.inf)).max(1, keepdims=True)
-        low = (z - np.where(np.isfinite(top), top, Real(0))) / np.maximum(control, LEAST)[:, None]
+        low = (z - np.where(np.isfinite(top), top, Real(0))) / t[:, None]
         w = np.where(shown, np.exp(np.where(shown, low, Real(0))), Real(0))
         steps = steps + 4 * abs(np.where(shown, low, Real(0)))
     else:
@@ -116,14 +126,54 @@ def _shares(name: str, z: np.ndarray, shown: np.ndarray, control: np.ndarray, ep
     p = np.where(broken[:, None], Real(np.nan), p)
     wrong = (total[:, 0] == 0) & shown.any(1)
     steps = steps + (steps * p).sum(1, keepdims=True)  # its own, and those of the sum
-    return Answer(p, np.full(len(z), np.inf), total[:, 0], steps * eps * p, wrong)
+    whole = Answer(p, np.full(len(z), np.inf), total[:, 0], steps * eps * p, wrong)
+    return whole if name == "softmax" else _part(whole, shown, kept(name, control), eps)
+
+
+def _part(whole: Answer, shown: np.ndarray, keep: np.ndarray, eps: float) -> Answer:
+    """The same where only a share `keep` of the sum is the radius: the shares are projected onto it."""
+    p = project(np.where(np.isnan(whole.p), whole.p, _hidden(whole.p, shown)), keep)
+    p = np.where((keep == 1)[:, None], whole.p, p)
+    far = np.nanmax(whole.blur, axis=1, keepdims=True, initial=0) * 2 / np.maximum(keep, LEAST)[:, None]
+    return Answer(p, firm_size(p, eps), whole.radius * keep, far, whole.skip)
+
+
+def _of(w: np.ndarray, gap: np.ndarray) -> np.ndarray:
+    """(1 - gap w)^(1/gap), exp(-w) for a gap of 0."""
+    inside = gap * w < 1
+    w, none = np.where(inside, w, Real(0)), gap == 0
+    return np.where(inside, np.exp(np.where(none, -w, np.log1p(-gap * w) / np.where(none, Real(1), gap))), Real(0))
+
+
+def _powers(name: str, z: np.ndarray, shown: np.ndarray, control: np.ndarray, eps: float) -> Answer:
+    """Entmax, by bisection."""
+    gap = (np.full(len(z), Real(0.5)) if name == "entmax15" else control - 1)[:, None]
+    broken = (np.isnan(z) | (z == np.inf)).any(1, where=shown)
+    top = np.where(shown, z, Real(-np.inf)).max(1, keepdims=True)
+    dead = (broken | ~shown.any(1))[:, None]
+    below = np.where(dead, Real(0), np.where(shown, top - z, Real(np.inf)))
+    n = np.log(np.maximum(shown.sum(1, keepdims=True), 1).astype(Real))
+    low = np.zeros_like(n)
+    high = np.where(gap == 0, n, -np.expm1(-gap * n) / np.where(gap == 0, Real(1), gap))
+    for _ in range(100):
+        middle = (low + high) / 2
+        more = _of(middle + below, gap).sum(1, keepdims=True) > 1
+        low, high = np.where(more, middle, low), np.where(more, high, middle)
+    w, steps = high + below, (12 + z.shape[1] / 4) * eps
+    p = _of(w, gap)
+    p = p / p.sum(1, keepdims=True)
+    blur = np.where(p > 0, _of(np.maximum(w * (1 - steps), 0), gap) - _of(w * (1 + steps), gap), Real(0))
+    blur = np.where(w * (1 - steps) * gap < 1, np.maximum(blur, _of(w * (1 - steps), gap) - p), blur)
+    blur = blur + p * blur.sum(1, keepdims=True)
+    p = np.where(broken[:, None], Real(np.nan), np.where(dead, Real(0), p))
+    return Answer(p, firm_size(p, eps), np.ones(len(z), Real), np.where(dead, Real(0), blur), np.zeros(len(z), bool))
 
 
 def map_rows(name: str, z: np.ndarray, shown: np.ndarray, control: np.ndarray, eps: float) -> Answer:
     """The map called `name` on rows (N, K) of which only the `shown` entries exist, with one control a row."""
     z, control = z.astype(Real), control.astype(Real)
     with np.errstate(all="ignore"):
-        by = _shares if name in ("softmax", "sum_normalization", "spherical_softmax") else _projected
+        by = _powers if name in POWERS else _shares if name in SHARES else _projected
         found = by(name, z, shown & ~np.isneginf(z), control, eps)
     p = np.where(shown.any(1)[:, None], found.p, Real(0))
     return found._replace(p=np.where(shown, p, np.where(np.isnan(p), p, Real(0))))

@@ -14,7 +14,7 @@ import long_double
 import oracle
 import sparsegen as sg
 import sparsegen.torch as sgt
-from long_double import Answer, Real
+from long_double import LEAST, POWERS, SHARES, Answer, Real, kept
 from scores import (
     EPS,
     LARGEST,
@@ -34,7 +34,6 @@ from scores import rows as random_rows
 from sparsegen._table.controls import CONDITIONS
 from sparsegen._table.maps import MAPS
 
-SHARES = ("softmax", "sum_normalization", "spherical_softmax")
 RULES = tuple(name for name, m in MAPS.items() if m.radius.of == "mean")  # their radius is made of the row's mean
 TORCH_LAYOUTS = ("rows", "columns", "transposed", "stepped", "padded", "off by one", "middle")
 
@@ -85,6 +84,8 @@ def _control(rng: np.random.Generator, name: str, z: np.ndarray, shown: np.ndarr
         return np.where(rng.random(n) < 0.05, -math.inf, plain)
     if "temperature" in MAPS[name].controls:
         return 10.0 ** rng.uniform(-1.3, 1.3, n)
+    if "alpha" in MAPS[name].controls:
+        return rng.choice([1.0, 1.5, 2.0, 3.0, rng.uniform(1.01, 2.5)], n)
     if "q" not in MAPS[name].controls:
         return None
     q = rng.choice([0.0, 1.0, 0.1, 10.0 ** rng.uniform(-6, 6), math.inf], n)
@@ -182,7 +183,53 @@ def _centred(p: np.ndarray, v: np.ndarray) -> np.ndarray:
     return np.where(on, v - mean, Real(0))
 
 
-def _gradients(c: Case, p: np.ndarray, want: Answer) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+Gradients = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+
+
+def _share_gradients(
+    c: Case, p: np.ndarray, want: Answer, v: np.ndarray, safe: np.ndarray, size: np.ndarray
+) -> Gradients:
+    """Those of the projection of x onto keep * sum x; slopes are of x in units of its largest."""
+    shown, keep = c.shown() & (c.z != -math.inf), kept(c.name, c.controls().astype(Real))
+    top = np.where(shown, abs(safe) if c.name != "sparsegen_softmax" else safe, Real(-np.inf)).max(1, keepdims=True)
+    unit = np.where(np.isfinite(top) & (top != 0), top, Real(1))
+    x = {"spherical_softmax": (safe / unit) ** 2, "sum_normalization": safe / unit}.get(c.name, np.exp(safe - unit))
+    x = np.where(shown, np.exp(safe - top) if c.name == "sparsegen_softmax" else x, Real(0))
+    slope = {"spherical_softmax": 2 * safe / unit**2, "sum_normalization": 1 / unit + 0 * safe}.get(c.name, x)
+    radius = (keep * x.sum(1))[:, None]
+    w = np.where((keep == 1)[:, None], v - (p * v).sum(1, keepdims=True), _centred(p, v))
+    along = (w * p).sum(1)
+    over = np.where(np.isinf(radius), Real(0), 1 / np.where(radius == 0, Real(1), radius))
+    by_score = slope * over * np.where((keep == 1)[:, None], w, w - np.where(np.isinf(keep), 0, keep * along)[:, None])
+    by_score = np.where(shown, by_score, 0)
+    # An array of lam has the projection's derivative also at lam = 0, where entries of 0 are at the threshold.
+    kink = (keep == 1) & ((p == 0) & shown).any(1) & (c.control is not None and len(c.control) > 1)
+    by_score[kink] = np.nan
+    lost = TINY[computed_in(c.storage)] / EPS[computed_in(c.storage)]
+    each = abs(slope) + (lost if c.name == "sparsegen_softmax" else lost / abs(unit))
+    each = each * over * size * (2 + np.where(np.isinf(keep), 0, keep))[:, None]
+    centred = (_centred(p, v) * p).sum(1)
+    return by_score, centred / keep, 2 * np.where(shown, each, 0), (size[:, 0] * 2) / keep
+
+
+def _power_gradients(c: Case, p: np.ndarray, v: np.ndarray, size: np.ndarray) -> Gradients:
+    """docs/math.md, section 9, given p."""
+    gap = (np.full(c.rows, Real(0.5)) if c.name == "entmax15" else c.controls().astype(Real) - 1)[:, None]
+    on = p > 0
+    log = np.log(np.where(on, p, Real(1)))
+    s = np.where(on, np.exp((1 - gap) * log), Real(0))
+    total = np.maximum(s.sum(1, keepdims=True), LEAST)
+    share, h = s / total, -p * log
+    by_score = s * (v - (share * v).sum(1, keepdims=True))
+    far = np.where(gap == 0, Real(1), gap)
+    bent = (p - share) / far**2 + (h - share * h.sum(1, keepdims=True)) / far
+    at_one = p * ((p * log * log).sum(1, keepdims=True) - log * log) / 2
+    slope = np.where(gap == 0, at_one, bent)
+    spread = (p + share) * (1 + log * log + (p * log * log).sum(1, keepdims=True)) * (1 + 1 / far**2)
+    return by_score, (slope * v).sum(1), 2 * s * size * on, (spread * size).sum(1)
+
+
+def _gradients(c: Case, p: np.ndarray, want: Answer) -> Gradients:
     """Gradients by score and by control, and the size that their rounding errors are measured by."""
     assert c.v is not None
     z, v, p = c.z.astype(Real), c.v.astype(Real), p.astype(Real)
@@ -197,15 +244,9 @@ def _gradients(c: Case, p: np.ndarray, want: Answer) -> tuple[np.ndarray, np.nda
             along = -(p * w * low).sum(1) / control**2
             lost = TINY[computed_in(c.storage)] / EPS[computed_in(c.storage)]  # of p, where that is subnormal
             return p * w / t, along, (p + lost) * size * far / t, (p * size * far**2).sum(1) / control
-        slope = 2 * safe if c.name == "spherical_softmax" else np.ones_like(safe)
-        total, top = want.radius[:, None], abs(safe).max(1, keepdims=True)
-        lost = top * TINY[computed_in(c.storage)] / EPS[computed_in(c.storage)]  # of z / top, where that is subnormal
-        return (
-            np.where(shown, slope * w / total, 0),
-            control,
-            2 * np.where(shown, (abs(slope) + lost) * size / total, 0),
-            control,
-        )
+        return _share_gradients(c, p, want, np.where(shown, v, 0), safe, size)
+    if c.name in POWERS:
+        return _power_gradients(c, p, v, size)
     w, r = _centred(p, v), want.radius[:, None]
     over_r = np.where((r == 0) | (r == np.inf), Real(0), 1 / np.where(r == 0, Real(1), r))
     along = -(w * p * over_r).sum(1)

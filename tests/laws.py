@@ -184,13 +184,28 @@ def has_the_limits_of_its_control(f, m, z):
         assert_near(f(z, lam=-math.inf), _uniform(z))
         assert_near(f(z, lam=1 - 2.0**-40), _on_the_maxima(z, size))
     if "temperature" in m.controls:
-        assert_near(f(z, temperature=1e30), _uniform(z))
-        assert_near(f(z, temperature=math.inf), _uniform(z))
-        assert_near(f(z, temperature=2.0**-30), _on_the_maxima(z))
+        softmax = {"lam": 0.0} if "lam" in m.controls else {}
+        assert_near(f(z, temperature=1e30, **softmax), _uniform(z))
+        assert_near(f(z, temperature=math.inf, **softmax), _uniform(z))
+        assert_near(f(z, temperature=2.0**-30, **softmax), _on_the_maxima(z))
     if "q" in m.controls:
         sparsemax = oracle.project_bisect(z, 1.0)
         assert_near(f(z, q=math.inf), sparsemax)
         assert_near(f(z, q=1e30), sparsemax)
+    if "alpha" in m.controls:
+        assert_near(f(z, alpha=1.0), oracle.apply("softmax", z), slack=8)
+        assert_near(f(z, alpha=2.0), oracle.project_bisect(z, 1.0))
+        assert_near(f(z, alpha=1e6), _on_the_maxima(z))
+
+
+def stays_within_lam_of_its_beginning(f, m, z):
+    """For 0 <= lam < 1 the total variation distance to the map at lam = 0 is at most lam."""
+    if "lam" not in m.controls:
+        return
+    first = f(z, lam=0.0).astype(np.float64)
+    for lam in (0.0, 0.0625, 0.25, 0.9375):
+        far = np.maximum(f(z, lam=lam) - first, 0).sum(-1)
+        assert (far <= lam + 8 * eps_of(z)).all(), f"{far.max()} from lam = 0 at lam = {lam}"
 
 
 LAWS = [
@@ -212,4 +227,5 @@ LAWS = [
     leaves_distributions_alone,
     survives_extreme_scores,
     has_the_limits_of_its_control,
+    stays_within_lam_of_its_beginning,
 ]

@@ -1,7 +1,8 @@
 """Two answers to every projection and map, found without the kernel's algorithm.
 
 `project_exact` tries every support in rational arithmetic, for rows of a few entries. `project_bisect` bisects in
-float64, for rows of any length. Neither iterates Newton's method, and neither shares code with the library.
+float64, for rows of any length. Entmax is bisected in long double. None iterates Newton's method, and none shares code
+with the library.
 """
 
 from __future__ import annotations
@@ -111,11 +112,13 @@ def _blended(height: Fraction, n: int, q) -> Fraction:
 def points(name: str, z: list[Fraction], controls: dict) -> tuple[list[Fraction], Fraction | float]:
     """What a map projects, and onto what radius: the table of math.md, section 0, in rationals."""
     total = sum(z)
+    lam = controls.get("lam", 0.0)
+    radius = math.inf if lam == -math.inf else 1 - Fraction(lam)
     if name == "sparsemax":
         return z, Fraction(1)
-    if name.startswith("sparsegen_"):
-        lam = controls.get("lam", 0.0)
-        radius = math.inf if lam == -math.inf else 1 - Fraction(lam)
+    if name.startswith("entmax"):
+        return [(Fraction(controls.get("alpha", 1.5)) - 1) * v for v in z], Fraction(1)
+    if name.removeprefix("sparsegen_") in TRANSFORMS:
         return [TRANSFORMS[name.removeprefix("sparsegen_")](v) for v in z], radius
     if name == "sparsecone":
         return z, _blended(total, len(z), controls["q"])
@@ -123,11 +126,31 @@ def points(name: str, z: list[Fraction], controls: dict) -> tuple[list[Fraction]
         return z, _blended(abs(total), len(z), controls.get("q", 0))
     if name == "hardmax":
         return z, 0
-    if name == "softmax":
+    if name.endswith("softmax") and name != "spherical_softmax":
         x = [_exp(v / Fraction(controls.get("temperature", 1.0))) for v in z]
     else:
         x = {"sum_normalization": z, "spherical_softmax": [v * v for v in z]}[name]
-    return x, sum(x)
+    return x, radius if radius == math.inf else radius * sum(x)
+
+
+def entmax_row(z, alpha: float) -> tuple[list[float], float]:
+    """Probabilities and threshold of one row: p = (1 - gap w)^(1/gap), where w is shift + what lacks of the top."""
+    if alpha == 1:
+        x = [_exp(Fraction(v) - Fraction(max(z))) for v in z]
+        return [v / sum(x) for v in x], -1.0
+    gap, below = np.longdouble(alpha) - 1, np.longdouble(max(z)) - np.asarray(z, np.longdouble)
+    low, high = np.longdouble(0), -np.expm1(-gap * np.log(np.longdouble(len(z)))) / gap  # all equal: the largest shift
+    for _ in range(100):
+        shift = (low + high) / 2
+        p = _entmax_of(shift + below, gap)
+        low, high = (shift, high) if p.sum() > 1 else (low, shift)
+    p = _entmax_of(high + below, gap)
+    return list(p / p.sum()), float(gap * (np.longdouble(max(z)) + high) - 1)
+
+
+def _entmax_of(w: np.ndarray, gap) -> np.ndarray:
+    inside = gap * w < 1
+    return np.where(inside, np.exp(np.log1p(-gap * np.where(inside, w, 0)) / gap), 0)
 
 
 def _long_row(x, r) -> tuple[list[float], float]:
@@ -148,6 +171,10 @@ def map_row(name: str, z, mask=None, **controls) -> Answer:
         return Answer(np.full(len(z), math.nan), 0, math.nan)
     if not open_:
         return Answer(p, 0, math.nan)
+    if name.startswith("entmax"):
+        found, tau = entmax_row([z[i] for i in open_], controls.get("alpha", 1.5))
+        p[open_] = found
+        return Answer(p, sum(v > 0 for v in found), _float(tau))
     x, r = points(name, [Fraction(z[i]) for i in open_], controls)
     found, tau = (project_exact if len(x) <= LONGEST_EXACT else _long_row)(x, r)
     p[open_] = [float(v) for v in found]

@@ -12,8 +12,9 @@ from sparsegen._table.maps import MAPS
 
 NAMES = tuple(MAPS)
 CONTROLLED = tuple(name for name in NAMES if MAPS[name].controls)
-PROJECTIONS = tuple(name for name in NAMES if MAPS[name].radius.of != "sum")  # a threshold, so exact zeros
-CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75, "alpha": 1.25}
+# Those with a threshold, so exact zeros.
+PROJECTIONS = tuple(name for name, m in MAPS.items() if m.radius.of != "sum" or "lam" in m.controls)
+CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75, "alpha": 1.75}
 DTYPES = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 HALVES = (torch.float16, torch.bfloat16)
 # torch itself calls torch.jit.script, and warns of it, when forward mode is first used.
@@ -28,7 +29,13 @@ def controls(name: str) -> dict[str, float]:
 def control_tensors(name: str, shape=(), dtype=torch.float64, seed: int = 7) -> dict[str, torch.Tensor]:
     """The map's controls, different in each entry of `shape`."""
     spread = torch.rand(shape, dtype=torch.float64, generator=torch.Generator().manual_seed(seed))
-    return {key: (value * (0.5 + spread)).to(dtype) for key, value in controls(name).items()}
+    return {key: around(key, 0.5 + spread).to(dtype) for key in controls(name)}
+
+
+def around(key: str, factors: torch.Tensor) -> torch.Tensor:
+    """Values of a control about its usual one: multiples of how far that is above the control's least."""
+    least = 1.0 if key == "alpha" else 0.0
+    return least + (CONTROLS[key] - least) * factors
 
 
 def scores(name: str, *shape: int, dtype=torch.float64, seed: int = 0) -> torch.Tensor:

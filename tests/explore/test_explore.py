@@ -15,7 +15,7 @@ from sparsegen._table.maps import MAPS
 
 ROOT = Path(__file__).parents[2]
 START = np.array([1.2, 0.9, 0.5, 0.3, 0.1])
-CONTROLS = {"lam": 0.5, "q": 0.5, "temperature": 1.0}
+CONTROLS = {"lam": 0.5, "q": 0.5, "temperature": 1.0, "alpha": 1.5}
 
 
 @pytest.fixture(scope="module")
@@ -98,7 +98,8 @@ def random_case(rng):
         z = z + 10.0 ** rng.uniform(0, 5)  # an offset
     lam = 1 - 10.0 ** rng.uniform(-2, 3)
     q = rng.choice([0.0, np.inf, 10.0 ** rng.uniform(-3, 3)])
-    return z, {"lam": lam, "q": float(q), "temperature": 10.0 ** rng.uniform(-1, 2)}
+    alpha = float(rng.choice([1.0, 2.0, rng.uniform(1, 3)]))
+    return z, {"lam": lam, "q": float(q), "temperature": 10.0 ** rng.uniform(-1, 2), "alpha": alpha}
 
 
 def by_library(name, z, controls):

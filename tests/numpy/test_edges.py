@@ -22,6 +22,12 @@ def mapped(name):
     return functools.partial(getattr(sg, name), **{c: CONTROLS[c] for c in MAPS[name].controls})
 
 
+def spread(control, factors):
+    """Values about that of CONTROLS: multiples of how far it is above its least."""
+    least = {"alpha": 1.0}.get(control, 0.0)
+    return least + (CONTROLS[control] - least) * factors
+
+
 def scores(name, shape, dtype=np.float64):
     return laws.inside(MAPS[name], np.random.default_rng(3).standard_normal(shape).astype(dtype))
 
@@ -119,7 +125,7 @@ def test_float64_stays_float64(name):
 def test_a_control_a_row_equals_a_call_a_row(name):
     z = scores(name, (2, 3, 5))
     for control in MAPS[name].controls:
-        values = CONTROLS[control] * np.array([[0.5, 0.75, 1.0], [1.25, 1.5, 1.75]])
+        values = spread(control, np.array([[0.5, 0.75, 1.0], [1.25, 1.5, 1.75]]))
         for shaped in (values, values[:1], values[:, :1], values[0], values.astype(np.float32)):
             p = getattr(sg, name)(z, **{control: shaped})
             for at in np.ndindex(2, 3):
@@ -131,7 +137,7 @@ def test_a_control_a_row_equals_a_call_a_row(name):
 def test_a_control_a_column_goes_with_axis_0(name):
     z = scores(name, (4, 3))
     for control in MAPS[name].controls:
-        values = CONTROLS[control] * np.array([0.5, 1.0, 1.5])
+        values = spread(control, np.array([0.5, 1.0, 1.5]))
         p = getattr(sg, name)(z, axis=0, **{control: values})
         for i in range(3):
             np.testing.assert_allclose(p[:, i], getattr(sg, name)(z[:, i], **{control: values[i]}), rtol=1e-15)

@@ -93,6 +93,7 @@ WRONG = {
     laws.leaves_distributions_alone: lambda z, mask=None: right(2 * z),
     laws.survives_extreme_scores: lambda z, mask=None: z / z.sum(-1, keepdims=True),
     laws.has_the_limits_of_its_control: lambda z, mask=None, lam=0.0: right(z, mask, lam=min(max(lam, -1), 0.5)),
+    laws.stays_within_lam_of_its_beginning: lambda z, mask=None, lam=0.0: right(z, mask, lam=lam and 0.9375),
 }
 
 EVERYTHING = SimpleNamespace(

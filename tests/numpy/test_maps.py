@@ -128,20 +128,22 @@ def projector(p):
 
 def jacobian(name, z, p, controls):
     """math.md, 1.3."""
-    n, total = len(z), z.sum()
+    n, total, keep = len(z), z.sum(), 1 - controls.get("lam", 0.0)
+    if MAPS[name].power:
+        s = np.where(p > 0, p, 0.0) ** (2 - controls.get("alpha", 1.5)) * (p > 0)
+        return np.diag(s) - np.outer(s, s) / s.sum()
+    if MAPS[name].radius.of == "sum":
+        t = controls.get("temperature", 1.0)
+        shares = {"lin": (z, np.ones(n)), "sq": (z * z, 2 * z), "exp": (np.exp(z / t), np.exp(z / t) / t)}
+        x, slope = shares[MAPS[name].transform]
+        return projector(p) @ (np.eye(n) - keep * p[:, None]) @ np.diag(slope) / (keep * x.sum())
     if name.startswith("sparsegen_") or name == "sparsemax":
         slope = {"exp": np.exp(z), "sq": 2 * z, "log": 1 / abs(z)}.get(name.removeprefix("sparsegen_"), np.ones(n))
-        return projector(p) @ np.diag(slope) / (1 - controls.get("lam", 0.0))
+        return projector(p) @ np.diag(slope) / keep
     if name in ("sparsecone", "sparsehourglass", "sum_normalization_plus"):
         q, sign = controls.get("q", 0.0), 1.0 if name == "sparsecone" else np.sign(total)
         height = sign * total + n * q
         return (1 + n * q) / height * projector(p) @ (np.eye(n) - sign * np.outer(z, np.ones(n)) / height)
-    if name == "softmax":
-        return (np.diag(p) - np.outer(p, p)) / controls["temperature"]
-    if name == "sum_normalization":
-        return (np.eye(n) - p[:, None]) / total
-    if name == "spherical_softmax":
-        return (np.diag(2 * z) - 2 * np.outer(p, z)) / (z @ z)
     return np.zeros((n, n))
 
 

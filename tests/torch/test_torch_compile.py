@@ -214,7 +214,7 @@ def test_autocast_on_the_cpu_leaves_maps_as_it_leaves_softmax(name, dtype, withi
 
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_a_low_precision_layer_under_autocast_trains_the_control(name):
-    ((key, value),) = controls(name).items()
+    (key, value), *_ = controls(name).items()
     control = torch.tensor(value, requires_grad=True)
     layer = torch.nn.Linear(5, 6)
     with torch.autocast("cpu", dtype=torch.bfloat16):

@@ -203,10 +203,10 @@ BAD_CONTROLS = {
 
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_control_tensors_out_of_range_give_nan_rows_and_leave_the_others(name):
-    ((key, value),) = controls(name).items()
+    (key, value), *_ = controls(name).items()
     for bad in BAD_CONTROLS[key]:
         row = torch.tensor([value, bad, value], dtype=torch.float64)
-        p = torch_map(name)(scores(name, 3, 5), **{key: row})
+        p = torch_map(name)(scores(name, 3, 5), **{**controls(name), key: row})
         assert p[1].isnan().all(), bad
         close(p[[0, 2]], torch_map(name)(scores(name, 3, 5), **controls(name))[[0, 2]])
 
@@ -315,7 +315,7 @@ def _by_control(f, key):
 def _empty_calls():
     """Whatever has a control, as a function of scores and the control."""
     for name in CONTROLLED:
-        ((key, _),) = controls(name).items()
+        key, *_ = controls(name)
         yield name, _by_control(torch_map(name), key)
         if not MAPS[name].domain:  # attention makes scores of its own
             attend = partial(sgt.sparse_attention, mapping=name)

@@ -17,6 +17,7 @@ from test_torch_cases import (
     DTYPES,
     FORWARD_MODE,
     NAMES,
+    around,
     close,
     control_tensors,
     controls,
@@ -42,7 +43,7 @@ def test_grad_is_what_backward_gives(name):
 
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_grad_in_the_control_is_what_backward_gives(name):
-    ((key, value),) = controls(name).items()
+    (key, value), *_ = controls(name).items()
     z, v = scores(name, 4, 6), scores("sparsemax", 4, 6, seed=1)
 
     def loss(c):
@@ -89,9 +90,9 @@ def test_vmap_over_scores_controls_and_mask_is_a_loop(name, at):
 
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_vmap_over_a_number_for_each_example_with_the_same_scores(name):
-    ((key, value),) = controls(name).items()
+    key, *_ = controls(name)
     z = scores(name, 2, 3, 6)
-    numbers = value * torch.tensor([0.5, 1.0, 1.5], dtype=torch.float64)
+    numbers = around(key, torch.tensor([0.5, 1.0, 1.5], dtype=torch.float64))
     got = vmap(lambda c: torch_map(name)(z, **{key: c}))(numbers)
     close(got, torch.stack([torch_map(name)(z, **{key: float(c)}) for c in numbers]))
 

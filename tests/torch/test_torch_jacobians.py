@@ -40,10 +40,12 @@ def _of_mean(z, p, q, height, sign):
     return (1 + k * q) / total * _projector(p) @ column
 
 
-def _share(z, weight, slope):
-    """Jacobian of weight / sum of weights."""
-    total = weight.sum()
-    return torch.diag(slope / total) - torch.outer(weight / total, slope / total)
+def _share(m, z, p, keep, t):
+    """Jacobian of the projection of x onto the share `keep` of its sum."""
+    exp = torch.exp(z / t)
+    x, slope = {"lin": (z, 1 + 0 * z), "sq": (z * z, 2 * z), "exp": (exp, exp / t)}[m.transform]
+    column = torch.eye(len(z), dtype=z.dtype) - keep * p[:, None]
+    return _projector(p) @ column @ torch.diag(slope) / (keep * x.sum())
 
 
 def closed_jacobian(name: str, z: torch.Tensor, **given) -> torch.Tensor:
@@ -54,22 +56,27 @@ def closed_jacobian(name: str, z: torch.Tensor, **given) -> torch.Tensor:
         return torch.zeros(len(z), len(z), dtype=z.dtype)
     if name == "sparsecone":
         return _of_mean(z, p, given["q"], total, 1.0)
-    if m.radius.number:
+    if m.radius.of == "mean":
         return _of_mean(z, p, given.get("q", 0.0), total.abs(), total.sign())
-    if name == "softmax":
-        weight = torch.exp(z / given["temperature"])
-        return _share(z, weight, weight / given["temperature"])
+    if m.power:
+        slope = torch.where(p > 0, p ** (2 - given.get("alpha", 1.5)), 0.0)
+        return torch.diag(slope) - torch.outer(slope, slope) / slope.sum()
     if m.radius.of == "sum":
-        return _share(z, z, torch.ones_like(z)) if m.transform == "lin" else _share(z, z * z, 2 * z)
+        return _share(m, z, p, 1 - given.get("lam", 0.0), given.get("temperature", 1.0))
     return _projector(p) @ torch.diag(SLOPES[m.transform](z)) / (1 - given.get("lam", 0.0))
 
 
 def closed_control_derivative(name: str, z: torch.Tensor, **given) -> torch.Tensor:
-    """The output's derivative in lam, q or the temperature; docs/math.md, section 1.3."""
+    """The output's derivative in its first control; docs/math.md, section 1.3 and 9."""
     p = torch_map(name)(z, **given)
     if name == "softmax":
         t = given["temperature"]
         return -p * (z - (p * z).sum()) / t**2
+    if "alpha" in given:
+        gap, on = given["alpha"] - 1, p > 0
+        slope = torch.where(on, p ** (1 - gap), 0.0)
+        share, h = slope / slope.sum(), -torch.special.xlogy(p, p)
+        return (p - share) / gap**2 + (h - share * h.sum()) / gap
     s = (p > 0).to(z.dtype)
     away = s * (p - 1 / s.sum())
     if "lam" in given:
@@ -104,7 +111,7 @@ def test_the_closed_jacobian_is_what_every_way_of_torch_gives(name):
 
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_the_closed_derivative_in_the_control_is_what_every_way_of_torch_gives(name):
-    ((key, value),) = controls(name).items()
+    (key, value), *_ = controls(name).items()
     at = torch.tensor(value, dtype=torch.float64)
     for z in _rows(name):
         expected = closed_control_derivative(name, z, **{key: value})

@@ -166,7 +166,7 @@ def _two(t):
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_a_subclass_as_a_control_or_mask_is_never_read_as_memory(name):
     z, mask = scores(name, 4, 5), some_mask(4, 5)
-    ((key, value),) = controls(name).items()
+    (key, value), *_ = controls(name).items()
     want = torch_map(name)(z, mask=mask, **{key: value})
     for given in (
         {"mask": mask, key: _two(torch.tensor(value, dtype=torch.float64))},

@@ -128,36 +128,42 @@ def _entmax_step(xp: Any, below: Array, shift: Array, gap: Array) -> tuple[Array
     return total, rise * total / _sum(xp, slope)
 
 
-TURNS = 80  # each halves the bracket at worst: more than float64 has digits
+HALVINGS, TURNS = 60, 80  # more than float64 has digits; Newton's method alone needs about 8
 
 
-def _entmax_shift(xp: Any, below: Array, gap: Array, turns: int) -> Array:
-    """How far all scores must be lowered for the shares to sum to 1: Newton's method inside a shrinking bracket."""
+def _entmax_shift(xp: Any, below: Array, gap: Array, done: Any) -> Array:
+    """How far all scores must be lowered for the shares to sum to 1.
+
+    Newton's method, which comes from the left and never passes the answer for gap <= 1; else its bracket is halved
+    first. `done` looks at where it stands still, and may stop it.
+    """
     n = _count(xp, below < math.inf, below)
     log = xp.log(n)
     q = gap * log
     near = abs(q) < 1e-3
     low = xp.zeros_like(n)
     high = xp.where(near, log, -xp.expm1(-q) / xp.where(near, 1.0, gap))  # all n scores equal
-    shift = low
-    for turn in range(turns):
+    shift, still = low, 16 * float(xp.finfo(below.dtype).eps)
+    for turn in range(TURNS):
         total, step = _entmax_step(xp, below, shift, gap)
         low, high = xp.where(total >= 1, shift, low), xp.where(total >= 1, high, shift)
         found = shift + step
-        halve = ~((found >= low) & (found <= high)) | ((turn % 4 == 3) & (gap > 1))
+        halve = ~((found >= low) & (found <= high)) | ((turn < HALVINGS) & (gap > 1))
         shift = xp.where(halve, (low + high) / 2, found)
+        if done(~halve & (abs(step) <= still * shift)):
+            break
     return shift
 
 
-def entmax(xp: Any, z: Array, alpha: Array, turns: int = TURNS) -> Array:
-    """Entmax along the last axis, by a search that halves its bracket at worst; -inf is never chosen. No derivative."""
+def entmax(xp: Any, z: Array, alpha: Array, done: Any = lambda there: False) -> Array:
+    """Entmax along the last axis by a search; -inf is never chosen. No derivative."""
     gap = column(xp, alpha, z) - 1
     top = xp.amax(z, -1, keepdims=True)
     empty = top == HIDDEN
     broken = xp.isnan(top) | (top == math.inf) | xp.isnan(gap) | (gap < 0)
     gap = xp.where(broken, 1.0, gap)
     below = xp.where(empty | broken, 0.0, top - z)
-    p, _ = _entmax_shares(xp, below, _entmax_shift(xp, below, gap, turns), gap)
+    p, _ = _entmax_shares(xp, below, _entmax_shift(xp, below, gap, done), gap)
     return xp.where(broken, math.nan, xp.where(empty, 0.0, p / _sum(xp, p)))
 
 
@@ -169,8 +175,9 @@ def entmax_formula(xp: Any, z: Array, alpha: Array, p: Array, top: Array, still:
     """
     gap = column(xp, alpha, z) - 1
     chosen = p > 0
-    below = xp.where(chosen, xp.where(top > HIDDEN, top, 0.0) - z, math.inf)
     most = xp.amax(p, -1, keepdims=True)
+    # A row without a choice is computed as one of equal scores, as its derivatives are thrown away but must be finite.
+    below = xp.where(chosen, xp.where(top > HIDDEN, top, 0.0) - z, xp.where(most > 0, math.inf, 0.0))
     q = still(gap) * xp.log(xp.where(most > 0, most, 1.0))
     near = abs(q) < 1e-3
     log = xp.log(xp.where(most > 0, most, 1.0))

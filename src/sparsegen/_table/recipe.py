@@ -101,9 +101,9 @@ def scaled(f: Frame, radius: Any, unit: Any, axis: int) -> Any:
         return radius * unit
     unit = f.xp.squeeze(unit, axis)
     xp, radius = f.xp, f.number(radius, unit)
-    far = xp.isinf(unit)  # added: as a factor it would make the radius' derivative 0 * inf
-    moved = radius * xp.where(far, 1.0, unit) + xp.where(far, math.inf, 0.0)
-    return xp.where(xp.isinf(radius), radius, moved)
+    far, limit = xp.isinf(unit), xp.isinf(radius)  # as factors they would make derivatives 0 * inf
+    moved = xp.where(limit, 1.0, radius) * xp.where(far, 1.0, unit) + xp.where(far, math.inf, 0.0)
+    return xp.where(limit, radius, moved)
 
 
 def info(f: Frame, x: Array, p: Array, radius: Any, axis: int) -> tuple[Array, Array]:
@@ -242,6 +242,9 @@ def powers(f: Frame, z: Array, alpha: Any, axis: int, mask: Array | None, want: 
     p = f.entmax(z, alpha, axis, mask)
     if not want:
         return p
+    if f.nothing(z, axis):
+        size = f.xp.sum(f.still(p) > 0, axis)
+        return p, (size, f.wide(size) * math.nan)
     still, wide = f.still(p), f.wide(f.still(hide(f.xp, z, mask)))
     chosen = still > 0
     size = f.xp.sum(chosen, axis)

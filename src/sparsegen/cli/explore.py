@@ -16,6 +16,7 @@ def explore(
     lam: float = typer.Option(None, help="Control of sparsegen."),
     q: float = typer.Option(None, help="Control of sparsecone and sparsehourglass."),
     temperature: float = typer.Option(None, help="Control of softmax."),
+    alpha: float = typer.Option(None, help="Control of entmax."),
     show: bool = typer.Option(True, "--open/--no-open", help="Open the page in the browser."),
 ) -> None:
     """Write the page to play with every map, and open it in the browser."""
@@ -26,7 +27,7 @@ def explore(
         from sparsegen.experiments.store import write_text
 
         check_file(out)
-        shown = pages.state(scores, mapping, lam=lam, q=q, temperature=temperature)
+        shown = pages.state(scores, mapping, lam=lam, q=q, temperature=temperature, alpha=alpha)
         write_text(out, pages.page(shown))
         link = pages.address(out, shown)
         opened = show and webbrowser.open(link)

@@ -16,12 +16,12 @@ from sparsegen.experiments.extras import needed
 
 
 def _control(mapping: str, **controls: float | None) -> float | None:
-    """The control of a map; that of another is refused, not taken for it."""
+    """The dial of a map; that of another is refused, not taken for it."""
     if mapping not in MAPS:
         fail(ValueError, "--mapping", "one of " + ", ".join(map(repr, MAPS)), repr(mapping))
     given = {name: value for name, value in controls.items() if value is not None}
     for name, value in given.items():
-        if name not in MAPS[mapping].controls:
+        if name not in MAPS[mapping].controls[:1]:
             fail(ValueError, f"--{name}", f"absent for mapping {mapping!r}, which has no such control", value)
     return next(iter(given.values()), None)
 
@@ -40,6 +40,7 @@ def train(
     lam: float = typer.Option(None, help="Control of sparsegen."),
     q: float = typer.Option(None, help="Control of sparsecone and sparsehourglass."),
     temperature: float = typer.Option(None, help="Control of softmax."),
+    alpha: float = typer.Option(None, help="Control of entmax."),
     learnable: bool = typer.Option(False, "--learnable", help="Train the control too."),
     attention: str = typer.Option("additive", help="additive, general or dot."),
     embedding: int = typer.Option(256, min=1), hidden: int = typer.Option(256, min=2),
@@ -61,7 +62,7 @@ def train(
             from sparsegen.experiments.seq2seq.training import TrainConfig
 
         given = translator.Text(corpus, data, source, target, valid_source, valid_target, limit, max_words)
-        control = _control(mapping, lam=lam, q=q, temperature=temperature)
+        control = _control(mapping, lam=lam, q=q, temperature=temperature, alpha=alpha)
         model = {
             "embedding": embedding, "hidden": hidden, "layers": layers, "dropout": dropout, "attention": attention,
             "mapping": mapping, "control": control, "learnable": learnable,

@@ -17,7 +17,7 @@ from sparsegen.experiments.extras import needed
 from sparsegen.experiments.terminal import table
 
 SCORES = (1.2, 0.9, 0.5, 0.3, 0.1)
-CONTROLS = {"lam": 0.5, "q": 0.5, "temperature": 1.0}
+CONTROLS = {"lam": 0.5, "q": 0.5, "temperature": 1.0, "alpha": 1.5}
 SHORT = {"temperature": "t"}
 SHAPES = ((65536, 10), (4096, 512), (256, 32000))
 

@@ -17,12 +17,11 @@ from sparsegen._table.maps import MAPS, Map
 
 
 def _row(row: Map) -> dict[str, Any]:
-    """A row of the table as the page reads it: a radius is a number, None for the sum, or a function's name."""
-    named = None if row.radius.of == "sum" else row.radius.name
-    radius = named if row.radius.fixed is None else row.radius.fixed
+    """A row of the table as the page reads it: a radius is a number or a function's name."""
+    radius = row.radius.name if row.radius.fixed is None else row.radius.fixed
     return {
         "name": row.name, "equation": row.equation, "transform": row.transform, "radius": radius,
-        "controls": row.controls, "fixed": dict(row.fixed), "domain": row.domain,
+        "controls": row.controls, "fixed": dict(row.fixed), "power": row.power, "domain": row.domain,
     }  # fmt: skip
 
 

@@ -1,5 +1,5 @@
 "use strict";
-// The maps, computed as the library does: a transform, a radius, one projection. The table of maps is the library's own.
+// The maps, computed as the library does: a transform, a radius, a power, one projection. The table of maps is the library's own.
 const sparsegen = (() => {
   const total = (values) => values.reduce((a, b) => a + b, 0);
 
@@ -27,6 +27,7 @@ const sparsegen = (() => {
   const blend = (height, n, q) => (q === Infinity ? 1 : (height + q) / (1 / n + q));
   const RADII = {
     dial: (z, { lam }) => 1 - lam,
+    total: (z, { lam }) => 1 - lam, // times the sum of the points
     cone: (z, { q }) => blend(total(z) / z.length, z.length, q),
     hourglass: (z, { q }) => blend(Math.abs(total(z) / z.length), z.length, q),
   };
@@ -44,27 +45,53 @@ const sparsegen = (() => {
   }
   const cost = (sorted, size, sum) => sum - size * (sorted[size] - sorted[0]);
 
+  // project((alpha - 1) z, 1)^(1/(alpha - 1)): Newton's method for how far all scores must be lowered, in a bracket.
+  function entmax(z, alpha) {
+    const gap = alpha - 1, top = Math.max(...z), bent = (v) => (gap === 0 ? v : -Math.expm1(-gap * v) / gap);
+    const share = (w) => (gap * w >= 1 ? 0 : Math.exp(gap === 0 ? -w : Math.log1p(-gap * w) / gap));
+    let low = 0, high = bent(Math.log(z.length)), shift = 0, p = [], sum = 0;
+    for (let turn = 0; turn < 100; turn++) {
+      p = z.map((v) => share(shift + top - v));
+      sum = total(p);
+      if (sum >= 1) low = shift; else high = shift;
+      const next = shift + (bent(Math.log(sum)) * sum) / total(p.map((v) => (v > 0 ? v ** (1 - gap) : 0)));
+      if (next === shift || !(low < high)) break;
+      shift = next > low && next < high ? next : (low + high) / 2;
+    }
+    p = p.map((v) => v / sum);
+    return { p, tau: gap * top - Math.max(...p) ** gap, radius: 1, g: z.map((v) => gap * v), size: p.filter((v) => v > 0).length };
+  }
+
+  // Maps whose radius is a share of the sum of the points; all of it makes the threshold 0.
+  function shares(g, weights, keep) {
+    const sum = total(weights), all = total(g);
+    if (weights.some((v) => v < 0)) return { outside: "it needs every z at least 0" };
+    if (!(sum > 0)) return { outside: "it needs a z that is not 0" };
+    const { p, tau } = keep === 1 ? { p: weights.map((v) => v / sum), tau: 0 } : project(weights, keep * sum);
+    return { p, tau: (tau / sum) * all, radius: keep * all, g, size: p.filter((v) => v > 0).length };
+  }
+
+  const cooled = (map, z, controls) => (map.controls.includes("temperature") ? z.map((v) => v / controls.temperature) : z);
+
   // Apply a row of the table. What is outside its domain has a reason in `outside` and no p.
-  function apply(map, scores, controls) {
-    const z = map.controls.includes("temperature") ? scores.map((v) => v / controls.temperature) : scores;
+  function apply(map, scores, given) {
+    const z = cooled(map, scores, given), controls = { ...given, ...map.fixed };
+    if (map.power) return entmax(z, controls.alpha);
     if (map.transform === "log" && z.some((v) => v <= 0)) return { outside: "it needs every z above 0" };
     const { g, x, unit, back, weights } = TRANSFORMS[map.transform](z);
-    if (map.radius === null) {
-      const sum = total(weights);
-      if (weights.some((v) => v < 0)) return { outside: "it needs every z at least 0" };
-      if (!(sum > 0)) return { outside: "it needs a z that is not 0" };
-      return { p: weights.map((v) => v / sum), tau: 0, radius: total(g), g, size: weights.filter((v) => v > 0).length };
-    }
+    if (map.radius === "total") return shares(g, weights, RADII.total(z, controls));
     const kind = RADII[map.radius];
-    const radius = kind ? kind(z, { ...controls, ...map.fixed }) : map.radius;
+    const radius = kind ? kind(z, controls) : map.radius;
     if (map.domain && map.radius === "cone" && !(radius > 0)) return { outside: `it needs ${map.domain}` };
     const { p, tau } = project(x, radius * unit);
     return { p, tau: back(tau), radius, g, size: p.filter((v) => v > 0).length };
   }
 
   // The values of lam at which one more entry drops out, largest first: lam below the k-th gives k entries or more.
-  function breaks(map, z) {
-    const { x, unit } = TRANSFORMS[map.transform](z), sorted = [...x].sort((a, b) => b - a);
+  function breaks(map, z, controls) {
+    const made = TRANSFORMS[map.transform](cooled(map, z, controls)), whole = map.radius === "total";
+    const sorted = [...(whole ? made.weights : made.x)].sort((a, b) => b - a);
+    const unit = whole ? total(made.weights) : made.unit;
     let sum = 0;
     return sorted.map((v, size) => {
       const needed = cost(sorted, size, sum);

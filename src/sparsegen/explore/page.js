@@ -3,9 +3,9 @@
 (() => {
   const MAPS = JSON.parse(document.getElementById("table").textContent);
   const BY_NAME = Object.fromEntries(MAPS.map((map) => [map.name, map]));
-  const START = { z: [1.2, 0.9, 0.5, 0.3, 0.1], lam: 0.5, q: 0.5, temperature: 1, map: "sparsegen_lin" };
+  const START = { z: [1.2, 0.9, 0.5, 0.3, 0.1], lam: 0.5, q: 0.5, temperature: 1, alpha: 1.5, map: "sparsegen_lin" };
   const LEAST = 2, MOST = 12;
-  const SYMBOLS = { lam: "λ", q: "q", temperature: "t" };
+  const SYMBOLS = { lam: "λ", q: "q", temperature: "t", alpha: "α" };
   const state = { ...START, z: [...START.z], range: 3, reach: 2, span: 1 }; // half of what bars, plane and triangle show
   const $ = (id) => document.getElementById(id);
 
@@ -24,8 +24,9 @@
   // ---- state in the address -------------------------------------------------------------------------------------
   const GOOD = {
     lam: (v) => v < 1, q: (v) => v >= 0, temperature: (v) => v > 0 && v < Infinity,
+    alpha: (v) => v >= 1 && v < Infinity,
   };
-  const WISH = { lam: "below 1", q: "at least 0", temperature: "above 0 and finite" };
+  const WISH = { lam: "below 1", q: "at least 0", temperature: "above 0 and finite", alpha: "at least 1 and finite" };
   const number = (text) => {
     const plain = text.trim().replace("−", "-").toLowerCase();
     if (/^[+]?(inf|infinity|∞)$/.test(plain)) return Infinity;
@@ -49,7 +50,7 @@
     $("notice").textContent = refused.length ? `Left out of the link, as it cannot be used: ${refused.join("; ")}.` : "";
   }
   const toAddress = () =>
-    `#z=${state.z.join(",")}&lam=${state.lam}&q=${state.q}&temperature=${state.temperature}&map=${state.map}`;
+    `#z=${state.z.join(",")}${Object.keys(GOOD).map((name) => `&${name}=${state[name]}`).join("")}&map=${state.map}`;
 
   // ---- the scores, as bars to drag --------------------------------------------------------------------------------
   const HEIGHT = 240, TOP = 26, BOTTOM = 26;
@@ -127,6 +128,7 @@
     lam: { at: (v) => v, to: (s) => s },
     q: { at: (v) => (v === Infinity ? 1 : v / (1 + v)), to: (s) => (s >= 1 ? Infinity : near(s / (1 - s))) },
     temperature: { at: (v) => Math.log(v), to: (s) => near(Math.exp(s)) },
+    alpha: { at: (v) => v, to: (s) => s },
   };
   function connectDials() {
     for (const [name, dial] of Object.entries(DIALS)) {
@@ -152,7 +154,7 @@
   function drawBand() {
     const map = BY_NAME[state.map].controls.includes("lam") ? BY_NAME[state.map] : BY_NAME.sparsegen_lin;
     const low = -4, high = 1, all = $("band").clientWidth || 500, outside = sparsegen.apply(map, state.z, state).outside;
-    const ends = outside ? [] : sparsegen.breaks(map, state.z);
+    const ends = outside ? [] : sparsegen.breaks(map, state.z, state);
     const picture = svg("svg", { viewBox: `0 0 ${all} 24`, "aria-hidden": true });
     const texts = [];
     ends.forEach((end, i) => {
@@ -208,16 +210,26 @@
   // ---- the formula, with its numbers -------------------------------------------------------------------------------------
   const list = (values) => `(${values.map(spell).join(", ")})`;
   const RADIUS_TEXT = {
+    total: (r) => `r = (1 − λ) times their sum = ${r}`,
     dial: (r) => `r = 1 − λ = 1 − ${signed(state.lam)} = ${r}`,
     cone: (r, S, K, q) => `r = (S + Kq)/(1 + Kq) = ${r}, with S = ${spell(S)}, K = ${K}, q = ${spell(q)}`,
     hourglass: (r, S, K, q) => `r = (|S| + Kq)/(1 + Kq) = ${r}, with S = ${spell(S)}, K = ${K}, q = ${spell(q)}`,
   };
+  function powerSteps(alpha, found, on) {
+    const i = on[0], p = `p${subscript(i + 1)}`;
+    if (alpha === 1) return [`α = 1 is the limit, softmax: ${p} = exp(z${subscript(i + 1)}) / sum exp(z) = ${spell(found.p[i])}`];
+    return [
+      `support {${on.map((at) => at + 1).join(", ")}}: the sum of all p is 1 at τ = ${spell(found.tau)}`,
+      `${p} = (x${subscript(i + 1)} − τ)^${spell(1 / (alpha - 1))} = (${spell(found.g[i])} − ${signed(found.tau)})^${spell(1 / (alpha - 1))} = ${spell(found.p[i])}`,
+    ];
+  }
   function steps(map, found) {
     const z = state.z, K = z.length, on = found.p.flatMap((p, i) => (p > 0 ? [i] : []));
-    const name = map.transform === "lin" ? "z" : "x";
+    const name = map.transform === "lin" && !map.power ? "z" : "x";
     const lines = [`z = ${list(z)}`];
     if (name === "x") lines.push(`x = ${map.equation.match(/\((.*),/)[1]} = ${list(found.g)}`);
-    if (map.radius === null) {
+    if (map.power) return [...lines, ...powerSteps(map.fixed.alpha ?? state.alpha, found, on)];
+    if (map.radius === "total" && (map.fixed.lam ?? state.lam) === 0) {
       lines.push(`r = the sum of ${name} = ${spell(found.radius)}, so τ = 0`);
     } else {
       const r = spell(found.radius);
@@ -235,7 +247,7 @@
     const map = BY_NAME[state.map], found = sparsegen.apply(map, state.z, state);
     $("chosen-title").textContent = title(map);
     const lines = found.outside ? [`Not defined on these scores: ${found.outside}.`] : steps(map, found);
-    const equation = `p = ${map.equation.replace("lam", "λ").replace("-", "−")}, where project(x, r) = [x − τ]₊ / r`;
+    const equation = `p = ${map.equation.replaceAll("lam", "λ").replaceAll("alpha", "α").replaceAll("-", "−")}, where project(x, r) = [x − τ]₊ / r`;
     $("formula").replaceChildren(element("p", "equation", equation), ...lines.map((text) => element("p", "", text)));
   }
 

@@ -90,7 +90,7 @@ class _Frame:
         rows = np.moveaxis(recipe.hide(np, self.wide(z), mask), axis, -1)
         if not rows.size:
             return z.copy()
-        p = plain.entmax(np, rows, np.asarray(alpha, np.float64))
+        p = plain.entmax(np, rows, np.asarray(alpha, np.float64), np.all)
         return np.ascontiguousarray(np.moveaxis(p, -1, axis)).astype(z.dtype)
 
     def refuse(self, m: Map, wrong: np.ndarray, condition: str, values: Any, x: np.ndarray, axis: int) -> np.ndarray:

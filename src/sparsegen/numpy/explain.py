@@ -81,8 +81,9 @@ class Explanation(NamedTuple):
     distance: np.ndarray
     """By how much one projected score must change, the others fixed, before the support changes; inf if it cannot."""
     lam_interval: np.ndarray
-    """The lam, from the first (included) to the second, that keep this support size; (..., 2). For maps that make
-    their radius themselves: of the sparsegen of the same transform that gives the same probabilities."""
+    """The lam, from the first (included) to the second, that keep this support size; (..., 2). For softmax: of
+    sparsegen_softmax. For other maps that make their radius themselves: of the sparsegen of the same transform that
+    gives the same probabilities. NaN for entmax, which has no such dial."""
     lipschitz: float
     """The map's Lipschitz constant for this number of classes; NaN for controls that differ by row."""
     no_gradient: float
@@ -101,21 +102,60 @@ class Explanation(NamedTuple):
         return "\n".join([title, *(f"  {name:<21} {text}" for name, text in lines.items())])
 
 
-def _distance(m: Map, x: np.ndarray, tau: np.ndarray, on: np.ndarray, k: np.ndarray) -> np.ndarray:
-    """Smallest change of one entry that changes the support; tau follows an entry in it by 1/k of the way, or is 0."""
+def _distance(
+    m: Map, x: np.ndarray, tau: np.ndarray, on: np.ndarray, k: np.ndarray, given: dict[str, Any]
+) -> np.ndarray:
+    """Smallest change of one entry that changes the support, as tau follows an entry (docs/math.md, section 4)."""
+    tau = tau[..., None]
     above = np.where(on, x - tau, np.inf).min(axis=-1)
     below = np.where(on | np.isinf(x), np.inf, tau - x).min(axis=-1)
     with np.errstate(divide="ignore", invalid="ignore"):
-        leave = above if m.radius.of == "sum" else np.where(k > 1, above * k / (k - 1), np.inf)
+        if m.power:
+            leave = _power_distance(x, on, k, given)
+        elif m.radius.of == "sum":
+            lam = np.asarray(given.get("lam", 0.0), np.float64)
+            leave = above / np.where(lam == -np.inf, np.inf, 1 - lam / k)
+            least = np.where(on, x, np.inf).min(axis=-1)
+            leave = np.where((leave <= least) & ((k > 1) | (lam == 0)), leave, np.inf)  # points are at least 0
+            below = below / np.where(lam == -np.inf, np.inf, 1 + (1 - lam) / k)
+        else:
+            leave = np.where(k > 1, above * k / (k - 1), np.inf)
     return np.maximum(np.minimum(leave, below), 0.0)  # on the edge of a change, rounding may say less than nothing
 
 
-def _transformed(m: Map, z: np.ndarray, temperature: Any, axis: int) -> np.ndarray:
+def _power_distance(x: np.ndarray, on: np.ndarray, k: np.ndarray, given: dict[str, Any]) -> np.ndarray:
+    """By how much the smallest entry of the support must fall to leave it: to the threshold of the row without it."""
+    at = np.where(on, x, np.inf).argmin(axis=-1)[..., None]
+    least = np.take_along_axis(x, at, -1)[..., 0]
+    rest = np.where(np.arange(x.shape[-1]) == at, HIDDEN, x)
+    alpha = np.asarray(given["alpha"], np.float64)
+    gap = np.where(alpha > 1, alpha - 1, 1.0)
+    _, info = maps.entmax(rest / gap[..., None], alpha=alpha, return_info=True)
+    return np.where((k > 1) & (alpha > 1), least - info.threshold, np.inf)
+
+
+def _transformed(m: Map, z: np.ndarray, given: dict[str, Any], axis: int) -> np.ndarray:
     """What a map projects, as its equation writes it; -inf where nothing may be chosen."""
     z = np.moveaxis(z.astype(np.float64), axis, -1)
+    by = np.asarray(given.get("temperature", 1.0), np.float64)
+    times = np.asarray(given.get("alpha", 2.0), np.float64) - 1
     with np.errstate(all="ignore"):
-        x = TRANSFORMS[m.transform].g(np, z / np.asarray(temperature, np.float64)[..., None])
+        x = TRANSFORMS[m.transform].g(np, z * times[..., None] / by[..., None])
     return np.where(z == HIDDEN, HIDDEN, x)
+
+
+def _lam_interval(m: Map, z: np.ndarray, x: np.ndarray, k: np.ndarray, given: dict[str, Any], axis: int) -> np.ndarray:
+    """From the first lam (included) to the second the support keeps its size."""
+    if m.power:
+        return np.full((*k.shape, 2), np.nan)
+    if m.radius.of == "sum":  # the dial is of the shares
+        own = {key: value for key, value in given.items() if key == "temperature"}
+        shares = np.asarray(getattr(maps, m.name)(z.astype(np.float64), axis=axis, **own))
+        x = np.where(x == HIDDEN, HIDDEN, np.moveaxis(shares, axis, -1))
+    rooms = find_rooms(x, -1, None)
+    flat = np.maximum(k.reshape(-1), 1)
+    interval = np.stack([1 - rooms.next_room(flat), 1 - rooms.room(flat)], axis=-1)
+    return interval.reshape((*rooms.lead, 2))
 
 
 def explain(
@@ -160,17 +200,15 @@ def explain(
     given = controls_of(m.name, m.controls, controls)
     p, info = getattr(maps, m.name)(z, axis=at, return_info=True, **given)
     p = np.moveaxis(np.asarray(p, dtype=np.float64), at, -1)
-    x = _transformed(m, z, given.get("temperature", 1.0), at)
-    rooms = find_rooms(x, -1, None)
+    known = {**m.fixed, **given}
+    x = _transformed(m, z, known, at)
     k = np.asarray(info.support_size)
-    flat = np.maximum(k.reshape(-1), 1)
-    interval = np.stack([1 - rooms.next_room(flat), 1 - rooms.room(flat)], axis=-1)
+    interval = _lam_interval(m, z, x, k, known, at)
     with np.errstate(divide="ignore", invalid="ignore"):
         entropy = np.abs(np.sum(np.where(p > 0, p * np.log(np.where(p > 0, p, 1.0)), 0.0), axis=-1))
     numbers = all(np.ndim(value) == 0 for value in given.values())
     return Explanation(
-        k, info.threshold, entropy, _distance(m, x, info.threshold[..., None], p > 0, k),
-        interval.reshape((*rooms.lead, 2)),
+        k, info.threshold, entropy, _distance(m, x, info.threshold, p > 0, k, known), interval,
         lipschitz(m.name, z.shape[at], **given) if numbers and z.shape[at] > 1 else math.nan,
         float((k == 1).mean()), m.name,
     )  # fmt: skip

@@ -1,4 +1,7 @@
-"""`project` for torch: registered operators and their derivatives. :mod:`_route` says which way a call takes."""
+"""`project` and `entmax` for torch: registered operators and their derivatives.
+
+:mod:`_route` says which way a call takes.
+"""
 
 from __future__ import annotations
 
@@ -195,9 +198,88 @@ def project_mean(x: Tensor, q: Tensor | float, m: Map, dim: int, mask: Tensor | 
     return _cpu.project_mean(x, q, m.radius.number, dim, mask, keep=False)[0]
 
 
+@torch.library.custom_op("sparsegen::entmax", mutates_args=())
+def entmax_op(x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    return engine(x).entmax(x, alpha, dim, mask)
+
+
+@entmax_op.register_fake
+def _(x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    return torch.empty_like(x, memory_format=torch.contiguous_format)
+
+
+@torch.library.custom_op("sparsegen::entmax_vjp", mutates_args=())
+def entmax_vjp_op(p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    return engine(p).entmax_vjp(p, v, alpha, dim)
+
+
+@entmax_vjp_op.register_fake
+def _(p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    grad = torch.empty_like(p, memory_format=torch.contiguous_format)
+    return grad, p.new_empty(_cpu.lead_shape(p, dim), dtype=_plain.wide(p))
+
+
+def _entmax_backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
+    p, alpha = ctx.saved_tensors
+    grad, along = entmax_vjp_op(p, v, alpha, ctx.dim)
+    return grad, _fit(along, alpha) if ctx.needs_input_grad[1] else None, None, None
+
+
+def _entmax_vjp_backward(ctx: Any, grad_grad: Tensor, grad_along: Tensor) -> tuple[Any, ...]:
+    again = torch.is_grad_enabled()
+    with torch.enable_grad():
+        p, v, alpha = given = [t if t.requires_grad else t.detach().requires_grad_() for t in ctx.saved_tensors]
+        found = _plain.entmax_slopes(p, v, alpha, ctx.dim)
+        slopes = torch.autograd.grad(found, given, (grad_grad, grad_along), create_graph=again)
+    return *slopes, None
+
+
+entmax_op.register_autograd(_entmax_backward, setup_context=_project_setup)
+entmax_vjp_op.register_autograd(_entmax_vjp_backward, setup_context=_vjp_setup)
+
+
+@entmax_op.register_vmap
+def _(info: Any, in_dims: Any, x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, int]:
+    n = info.batch_size
+    x = whole(n, x, in_dims[0])
+    ndim = x.dim() - 1
+    alpha_ = batched(n, ndim - 1, alpha, in_dims[1])
+    return entmax_op(x, alpha_, dim, batched(n, ndim, mask, in_dims[3])), 0
+
+
+@entmax_vjp_op.register_vmap
+def _(info: Any, in_dims: Any, p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Any, Any]:
+    n = info.batch_size
+    p, v = whole(n, p, in_dims[0]), whole(n, v, in_dims[1])
+    return entmax_vjp_op(p, v, batched(n, p.dim() - 2, alpha, in_dims[2]), dim), (0, 0)
+
+
+class _Entmax(torch.autograd.Function):
+    """The eager way with gradients."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+        p = _cpu.entmax(x, alpha, dim, mask)
+        ctx.dim = dim
+        ctx.save_for_backward(p, alpha)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
+        p, alpha = ctx.saved_tensors
+        grad, along = (_cpu.entmax_vjp if once(v) else _plain.entmax_slopes)(p, v, alpha, ctx.dim)
+        return grad, _fit(along, alpha) if ctx.needs_input_grad[1] else None, None, None
+
+
 def entmax(x: Tensor, alpha: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
     """Entmax along `dim` (negative), differentiable in `x` and `alpha`."""
     if not isinstance(alpha, Tensor):
         alpha = torch.full((), alpha, dtype=_plain.wide(x), device=x.device)
-    values = _plain.entmax(x.detach(), alpha.detach(), dim, mask)
+    if eager(x, alpha, mask):
+        if (x.requires_grad or alpha.requires_grad) and torch.is_grad_enabled():
+            return _Entmax.apply(x, alpha, dim, mask)
+        return _cpu.entmax(x, alpha, dim, mask)
+    if (traced() or type(x) not in PLAIN_TYPES) and not transformed():
+        return entmax_op(x, alpha, dim, mask)
+    values = entmax_op(x.detach(), alpha.detach(), dim, mask)
     return _plain.entmax_derivatives(x, alpha, dim, values)

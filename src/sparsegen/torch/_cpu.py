@@ -15,6 +15,8 @@ from torch import Tensor
 
 import sparsegen._core as _core
 from sparsegen._table.rows import Layout, contiguous, layout
+from sparsegen.torch._plain import entmax as entmax  # no kernel has the power yet
+from sparsegen.torch._plain import entmax_vjp as entmax_vjp
 
 
 def _is_forked() -> bool:

@@ -26,8 +26,13 @@ def _exp(theta: Tensor, most: float = math.inf) -> Tensor:
 
 
 def as_kept(control: str, value: Any) -> Any:
-    """The positive form in which a control is kept and saved, from its value; or back."""
+    """The positive form in which a control is kept and saved, from its value."""
     return CONTROLS[control].kept(value)
+
+
+def as_value(control: str, kept: Any) -> Any:
+    """The value of a control, from its positive form."""
+    return CONTROLS[control].value(kept)
 
 
 def take_control(state: dict[str, Any], prefix: str) -> Tensor | None:
@@ -75,9 +80,13 @@ class Mapping(nn.Module):
     def kept(self) -> Tensor:
         return _exp(self.theta, CONTROLS[self.control_name].most) if self.learnable else self.control
 
+    def control_names(self) -> tuple[str, ...]:
+        """The controls, by which a module has them as attributes."""
+        return (self.control_name,) if self.row is None else self.row.controls
+
     def value(self) -> Tensor:
         """The control as it is now."""
-        return CONTROLS[self.control_name].value(self.kept())
+        return as_value(self.control_name, self.kept())
 
     def set_value(self, value: Any) -> None:
         """Set the control, to one number for all or to numbers of its shape."""
@@ -163,7 +172,7 @@ class Mapping(nn.Module):
             shaped = positive.expand(self.given.shape) if positive.dim() == 0 else positive
             inside = _is_inside(positive, self.control_name)
             if self.learnable and not positive.is_meta and not bool(inside.all()):
-                value = CONTROLS[self.control_name].value(positive[~inside].flatten()[0].item())
+                value = as_value(self.control_name, positive[~inside].flatten()[0].item())
                 errors.append(f"sparsegen: a learnable {self.control_name} must be {INSIDE}, got {value}.")
             state_dict[own] = shaped.log() if self.learnable else shaped
 

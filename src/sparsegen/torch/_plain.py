@@ -44,12 +44,19 @@ def _widened(x: Tensor, dim: int) -> Tensor:
     return x.to(wide(x)).movedim(dim, -1)
 
 
+def _stored(p: Tensor, x: Tensor, dim: int) -> Tensor:
+    """Probabilities in the type of `x`, rounded once, its classes where they were; a positive one stays positive."""
+    stored = p.to(x.dtype)
+    tiny = torch.finfo(x.dtype).smallest_normal * torch.finfo(x.dtype).eps
+    return torch.where((p > 0) & (stored == 0), tiny, stored).movedim(-1, dim).contiguous()
+
+
 def project(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
     """Project by sorting; no derivative. `radius` broadcasts to the rows."""
     if not x.numel():
         return torch.empty_like(x)
     u = _widened(hide(x, mask), dim)
-    return plain.project(torch, u, radius.to(u.dtype)).movedim(-1, dim).to(x.dtype)
+    return _stored(plain.project(torch, u, radius.to(u.dtype)), x, dim)
 
 
 def moving(radius: Tensor, like: Tensor, dim: int) -> tuple[Tensor, Tensor]:
@@ -73,11 +80,12 @@ def with_derivatives(x: Tensor, radius: Tensor, dim: int, values: Tensor) -> Ten
 
 
 def entmax(x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    """Entmax by halving a bracket; no derivative. `alpha` broadcasts to the rows."""
+    """Entmax by a search; no derivative. `alpha` broadcasts to the rows."""
     if not x.numel():
         return torch.empty_like(x)
     u = _widened(hide(x, mask), dim)
-    return plain.entmax(torch, u, alpha.to(u.dtype)).movedim(-1, dim).to(x.dtype)
+    done = torch.all if x.is_cpu else lambda there: False  # elsewhere looking would wait for the device
+    return _stored(plain.entmax(torch, u, alpha.to(u.dtype), done), x, dim)
 
 
 def entmax_derivatives(x: Tensor, alpha: Tensor, dim: int, values: Tensor) -> Tensor:
@@ -89,6 +97,19 @@ def entmax_derivatives(x: Tensor, alpha: Tensor, dim: int, values: Tensor) -> Te
     formula = plain.entmax_formula(torch, w, alpha.to(w.dtype), p, top, torch.Tensor.detach)
     change = torch.where(p > 0, formula - formula.detach(), p - p)  # NaN rows stay NaN
     return values + change.movedim(-1, dim).to(values.dtype)
+
+
+def entmax_slopes(p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """Gradients of scores and alpha (one per row) of entmax, differentiable again in p, v and alpha."""
+    w = _widened(p, dim)
+    grad, along = plain.entmax_vjp(torch, w, _widened(v, dim), alpha.to(w.dtype))
+    return grad.movedim(-1, dim).to(p.dtype), along
+
+
+def entmax_vjp(p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    """The same as an engine gives it: contiguous, and wide for alpha."""
+    grad, along = entmax_slopes(p, v, alpha, dim)
+    return grad.contiguous(), along
 
 
 def vjp(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:

@@ -133,7 +133,16 @@ class _WithLamAndTemperature(_WithLam):
         dim: int = -1,
     ) -> None:  # fmt: skip
         super().__init__(lam, learnable, shape, dim)
-        self.temperature = control_number("temperature", temperature)
+        self.temperature = temperature
+
+    @property
+    def temperature(self) -> float:
+        """The temperature, one number; it may be set."""
+        return self._temperature
+
+    @temperature.setter
+    def temperature(self, value: Any) -> None:
+        self._temperature = control_number("temperature", value)
 
     def _options(self) -> list[str]:
         lam, learnable = Mapping._options(self)

@@ -90,8 +90,8 @@ class AdditiveAttention(_Attention):
         Size of v; that of a query if not given.
     mapping : str or module
         A name of the table of maps, or a module such as ``Sparsegen(0.5, learnable=True)``.
-    lam, q, temperature : number, optional
-        The control of a map given by name.
+    lam, q, temperature, alpha : number, optional
+        The controls of a map given by name.
     learnable : bool
         Whether that control is trained.
 

@@ -72,31 +72,31 @@ def _choose(mapping: Any, controls: dict[str, Any], scores: Tensor) -> _Choice:
 def sparse_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = ..., dropout_p: float = ...,
     is_causal: bool = ..., *, mapping: str | Mapping = ..., scale: float | None = ..., enable_gqa: bool = ...,
-    return_weights: Literal[False] = ..., lam: Any = ..., q: Any = ..., temperature: Any = ...,
+    return_weights: Literal[False] = ..., lam: Any = ..., q: Any = ..., temperature: Any = ..., alpha: Any = ...,
 ) -> Tensor: ...  # fmt: skip
 @overload
 def sparse_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = ..., dropout_p: float = ...,
     is_causal: bool = ..., *, mapping: str | Mapping = ..., scale: float | None = ..., enable_gqa: bool = ...,
-    return_weights: Literal["csr"], lam: Any = ..., q: Any = ..., temperature: Any = ...,
+    return_weights: Literal["csr"], lam: Any = ..., q: Any = ..., temperature: Any = ..., alpha: Any = ...,
 ) -> tuple[Tensor, SparseWeights]: ...  # fmt: skip
 @overload
 def sparse_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = ..., dropout_p: float = ...,
     is_causal: bool = ..., *, mapping: str | Mapping = ..., scale: float | None = ..., enable_gqa: bool = ...,
-    return_weights: Literal[True], lam: Any = ..., q: Any = ..., temperature: Any = ...,
+    return_weights: Literal[True], lam: Any = ..., q: Any = ..., temperature: Any = ..., alpha: Any = ...,
 ) -> tuple[Tensor, Tensor]: ...  # fmt: skip
 @overload
 def sparse_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = ..., dropout_p: float = ...,
     is_causal: bool = ..., *, mapping: str | Mapping = ..., scale: float | None = ..., enable_gqa: bool = ...,
-    return_weights: bool, lam: Any = ..., q: Any = ..., temperature: Any = ...,
+    return_weights: bool, lam: Any = ..., q: Any = ..., temperature: Any = ..., alpha: Any = ...,
 ) -> Tensor | tuple[Tensor, Tensor]: ...  # fmt: skip
 def sparse_attention(
     query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None, dropout_p: float = 0.0,
     is_causal: bool = False, *, mapping: str | Mapping = "sparsemax", scale: float | None = None,
     enable_gqa: bool = False, return_weights: bool | Literal["csr"] = False, lam: Any = None, q: Any = None,
-    temperature: Any = None,
+    temperature: Any = None, alpha: Any = None,
 ) -> Any:  # fmt: skip
     """Attention with sparse weights: torch's scaled_dot_product_attention with one of the maps for softmax.
 
@@ -123,8 +123,8 @@ def sparse_attention(
         The query may have a multiple of the heads of key and value; neighbouring heads share one.
     return_weights : bool or "csr"
         Also return the weights, after dropout: dense, or as :class:`SparseWeights`.
-    lam, q, temperature : float or Tensor, optional
-        The control of the map; a tensor broadcasts to the weights without the axis of keys, as (heads, 1) does.
+    lam, q, temperature, alpha : float or Tensor, optional
+        The controls of the map; a tensor broadcasts to the weights without the axis of keys, as (heads, 1) does.
 
     Returns
     -------
@@ -152,7 +152,7 @@ def sparse_attention(
     if query.dtype.itemsize == 2:
         query, key, value = query.float(), key.float(), value.float()
     like = query.new_empty(()).expand(*query.shape[:-1], key.shape[-2])  # the scores' shape, without their memory
-    choice = _choose(mapping, {"lam": lam, "q": q, "temperature": temperature}, like)
+    choice = _choose(mapping, {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha}, like)
     mask, bias = inputs.check_mask(attn_mask, is_causal, like)
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
     if choice.map is not None and _can_fuse(query, key, value, choice.control, mask, bias):

@@ -13,7 +13,7 @@ from torch.nn import functional as F
 from sparsegen._table import checks
 from sparsegen._table.controls import control_number
 from sparsegen.torch import modules
-from sparsegen.torch._mapping import Mapping, as_kept, take_control
+from sparsegen.torch._mapping import Mapping, as_kept, as_value, take_control
 from sparsegen.torch.attention import multihead_inputs as inputs
 from sparsegen.torch.attention.functional import sparse_attention
 from sparsegen.torch.attention.probes import Probed
@@ -85,7 +85,7 @@ class MultiheadAttention(Probed):
         self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True, add_bias_kv: bool = False,
         add_zero_attn: bool = False, kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
         device: Any = None, dtype: torch.dtype | None = None, *, mapping: Any = "sparsemax", lam: Any = None,
-        q: Any = None, temperature: Any = None, learnable: bool = False,
+        q: Any = None, temperature: Any = None, alpha: Any = None, learnable: bool = False,
     ) -> None:  # fmt: skip
         super().__init__()
         inputs.check_sizes(embed_dim, num_heads)
@@ -95,7 +95,7 @@ class MultiheadAttention(Probed):
         self.dropout, self.batch_first, self.add_zero_attn = dropout, batch_first, add_zero_attn
         self._add_parameters(bias, add_bias_kv, {"device": device, "dtype": dtype})
         self._reset_parameters()
-        given = {"lam": lam, "q": q, "temperature": temperature}
+        given = {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha}
         self._set_mapping(mapping, given, learnable, device, dtype)
 
     def _add_parameters(self, bias: bool, add_bias_kv: bool, factory: dict[str, Any]) -> None:
@@ -134,7 +134,7 @@ class MultiheadAttention(Probed):
     ) -> None:
         given = {name: value for name, value in given.items() if value is not None}
         self.mapping = mapping
-        self.controls: dict[str, Any] = {}  # a number, by the name of the control
+        self.controls: dict[str, Any] = {}  # numbers, by the name of the control; the first is saved with the state
         if isinstance(mapping, nn.Module):
             inputs.check_module(mapping, given, learnable)
             return
@@ -144,7 +144,8 @@ class MultiheadAttention(Probed):
         if each:
             self.mapping = made.to(device=torch.get_default_device() if device is None else device, dtype=dtype)
         elif made.given is not None:  # a number needs no module: it follows every dtype and device
-            self.controls = {made.control_name: as_kept(made.control_name, made.given.item())}
+            self.controls = {name: getattr(made, name) for name in made.control_names()}
+            self.controls[made.control_name] = as_value(made.control_name, made.given.item())
 
     @property
     def lam(self) -> Any:
@@ -173,26 +174,35 @@ class MultiheadAttention(Probed):
     def temperature(self, value: Any) -> None:
         self._set_control("temperature", value)
 
+    @property
+    def alpha(self) -> Any:
+        """The control alpha as it is now, for maps that have it; it may be set."""
+        return self._control("alpha")
+
+    @alpha.setter
+    def alpha(self, value: Any) -> None:
+        self._set_control("alpha", value)
+
     def _has(self, name: str) -> None:
-        own = self.mapping.control_name if isinstance(self.mapping, Mapping) else next(iter(self.controls), "")
-        if own != name:
+        own = self.mapping.control_names() if isinstance(self.mapping, Mapping) else self.controls
+        if name not in own:
             raise AttributeError(f"the map of this attention has no {name}")
 
     def _control(self, name: str) -> Any:
         self._has(name)
-        return self.mapping.value() if isinstance(self.mapping, Mapping) else self.controls[name]
+        return getattr(self.mapping, name) if isinstance(self.mapping, Mapping) else self.controls[name]
 
     def _set_control(self, name: str, value: Any) -> None:
         self._has(name)
         if isinstance(self.mapping, Mapping):
-            self.mapping.set_value(value)
+            setattr(self.mapping, name, value)
         else:
             self.controls[name] = control_number(name, value)
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:
         """Save a control that is a number as a mapping module would save it."""
         super()._save_to_state_dict(destination, prefix, keep_vars)
-        for name, value in self.controls.items():
+        for name, value in list(self.controls.items())[:1]:
             positive = torch.tensor(as_kept(name, value), dtype=torch.float64, device="cpu")
             destination[f"{prefix}mapping.control"] = positive
 
@@ -210,12 +220,13 @@ class MultiheadAttention(Probed):
         positive = take_control(state_dict, prefix) if self.controls else None
         if positive is None:
             return
-        (name,) = self.controls
-        value = as_kept(name, positive.detach().double().cpu())
+        name = next(iter(self.controls))
+        value = as_value(name, positive.detach().double().cpu())
         if value.numel() == 1 or bool((value == value.flatten()[0]).all()):
-            self.controls = {name: value.flatten()[0].item()}
+            self.controls[name] = value.flatten()[0].item()
         else:  # a control for each head, which a module takes
-            self._set_mapping(self.mapping, {name: value}, False, self.out_proj.weight.device, None)
+            given = {**self.controls, name: value}
+            self._set_mapping(self.mapping, given, False, self.out_proj.weight.device, None)
             state_dict[f"{prefix}control"] = positive
 
     def forward(
@@ -333,7 +344,7 @@ class MultiheadAttention(Probed):
     @classmethod
     def from_torch(
         cls, module: nn.MultiheadAttention, *, mapping: Any = "sparsemax", lam: Any = None, q: Any = None,
-        temperature: Any = None, learnable: bool = False,
+        temperature: Any = None, alpha: Any = None, learnable: bool = False,
     ) -> MultiheadAttention:  # fmt: skip
         """The attention of a torch module: its options, and its parameters themselves, not copies.
 
@@ -369,14 +380,14 @@ class MultiheadAttention(Probed):
         for name in PARAMETERS:
             setattr(new, name, getattr(m, name))
         new.out_proj = m.out_proj
-        given = {"lam": lam, "q": q, "temperature": temperature}
+        given = {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha}
         new._set_mapping(mapping, given, learnable, weight.device, weight.dtype)
         return new.train(m.training)
 
 
 def replace_attention(
     model: nn.Module, mapping: Any = "sparsemax", *, lam: Any = None, q: Any = None, temperature: Any = None,
-    learnable: bool = False,
+    alpha: Any = None, learnable: bool = False,
 ) -> int:  # fmt: skip
     """Put :class:`MultiheadAttention` in the place of each torch.nn.MultiheadAttention in a model; return how many.
 
@@ -409,7 +420,7 @@ def replace_attention(
     if type(model) is nn.MultiheadAttention:
         condition = "a module with attention inside it (MultiheadAttention.from_torch takes one by itself)"
         checks.fail(ValueError, "model", condition, "a torch.nn.MultiheadAttention")
-    controls: dict[str, Any] = {"lam": lam, "q": q, "temperature": temperature, "learnable": learnable}
+    controls: dict[str, Any] = {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha, "learnable": learnable}
     old = {id(m): m for m in model.modules() if type(m) is nn.MultiheadAttention}
     # Copies of a learnable mapping must not share what it learns.
     new = {i: MultiheadAttention.from_torch(m, mapping=copy.deepcopy(mapping), **controls) for i, m in old.items()}
