@@ -46,7 +46,7 @@ class MultiheadAttention(Probed):
         As torch's.
     mapping : str or module
         A name of the table of maps, or a mapping module with ``dim=-1``.
-    lam, q, temperature : number, sequence or Tensor, optional
+    lam, q, temperature, alpha : number, sequence or Tensor, optional
         The control of a map given by name: one number, or one for each head.
     learnable : bool
         Makes one control for each head a parameter.
@@ -351,7 +351,7 @@ class MultiheadAttention(Probed):
         Parameters
         ----------
         module : torch.nn.MultiheadAttention
-        mapping, lam, q, temperature, learnable
+        mapping, lam, q, temperature, alpha, learnable
             As for the class.
 
         Returns
@@ -401,7 +401,7 @@ def replace_attention(
         Changed in place.
     mapping : str or module
         A name of the table of maps, or a mapping module, which is copied for each.
-    lam, q, temperature, learnable
+    lam, q, temperature, alpha, learnable
         As for :class:`MultiheadAttention`.
 
     Returns
