@@ -23,6 +23,17 @@ def project_words(x: int, p: int, words: int, storage: int, rows: int, K: int, r
 def project_vjp_words(
     words: int, v: int, grad_x: int, storage: int, rows: int, K: int, radius: float, threads: int
 ) -> None: ...
+def map(
+    x: int, p: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int,
+    transform: int, rule: int, power: bool, radius: float, radius_rows: int, second: float, second_rows: int,
+    mask: int, mask_row: int, found: int, base: int, threads: int,
+) -> bool: ...  # fmt: skip
+def map_vjp(
+    z: int, p: int, v: int, grad: int, storage: int, outer: int, K: int, inner: int, z_outer: int, z_entry: int,
+    z_inner: int, transform: int, rule: int, power: bool, radius: float, radius_rows: int, second: float,
+    second_rows: int, mask: int, mask_row: int, found: int, base: int, count: int, grad_radius: int,
+    grad_second: int, threads: int,
+) -> None: ...  # fmt: skip
 def row_means(
     x: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int, mask: int,
     mask_row: int, mean: int, count: int, threads: int,

@@ -33,7 +33,11 @@ struct Job {
 
 // How `radius` is meant: as it is, or as the q of a radius made of each row's mean: (h + q) / (1/n + q) over its n entries
 // that may be chosen, with h the mean (cone) or its size (hourglass).
-enum class Rule : int { given = 0, cone = 1, hourglass = 2 };
+// In rows of a MapJob it may also be the share of the sum of the points that is the radius (total).
+enum class Rule : int { given = 0, cone = 1, hourglass = 2, total = 3 };
+
+// What is made of the scores before they are projected: see transform.hpp.
+enum class Transform : int { lin = 0, exp = 1, sq = 2, log = 3 };
 
 struct ProjectJob : Job {
   const void* x;
@@ -56,6 +60,35 @@ struct VjpJob : Job {
   Strides strides;      // of all three
   double* grad_radius;  // may be null
   const uint32_t* words = nullptr;  // of a projection in which no row was NaN: p is not read then. Not for grad_radius
+};
+
+// A map of scores that are not projected as they are: transformed, onto a share of their sum, or with a power (entmax).
+struct MapJob : ProjectJob {
+  Transform transform = Transform::lin;
+  bool power = false;              // entmax: `second` is alpha
+  const double* second = nullptr;  // temperature or alpha, one per row or one for all
+  bool second_per_row = false;
+  std::atomic<bool>* outside = nullptr;  // set if a row is outside the domain; it is NaN
+
+  double second_of(int64_t row) const { return second[second_per_row ? row : 0]; }
+};
+
+// Its way back. `radius` and `second` are the controls as the map got them; `found` and `base` what it found for each row.
+struct MapVjpJob : Job {
+  const void *z, *p, *v;
+  void* grad;
+  Strides zs, strides;  // of z; of all others
+  const uint8_t* mask;
+  const int64_t* mask_row;
+  Rule rule;
+  Transform transform;
+  bool power;
+  const double* second;
+  bool second_per_row;
+  const double *found, *base, *count;        // the last: of rules of the mean
+  double *grad_radius, *grad_second;         // of each row's controls; may be null
+
+  double second_of(int64_t row) const { return second[second_per_row ? row : 0]; }
 };
 
 // Mean and number of the entries of each row that may be chosen.
@@ -142,6 +175,8 @@ struct Engine {
   const char* name;
   void (*project)(const ProjectJob&, int64_t begin, int64_t end);
   void (*vjp)(const VjpJob&, int64_t begin, int64_t end);
+  void (*map)(const MapJob&, int64_t begin, int64_t end);
+  void (*map_vjp)(const MapVjpJob&, int64_t begin, int64_t end);
   void (*means)(const MeanJob&, int64_t begin, int64_t end);
   void (*hinge)(const HingeJob&, int64_t begin, int64_t end);
   void (*attention)(const AttentionJob&, int64_t begin, int64_t end);               // blocks

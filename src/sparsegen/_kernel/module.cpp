@@ -72,6 +72,7 @@ static void expect_writes([[maybe_unused]] void* out, [[maybe_unused]] int64_t b
 
 static void expect_writes(const ProjectJob& job) { expect_writes(job.p, job.bytes()); }
 static void expect_writes(const VjpJob& job) { expect_writes(job.grad_x, job.bytes()); }
+static void expect_writes(const MapVjpJob& job) { expect_writes(job.grad, job.bytes()); }
 static void expect_writes(const MeanJob&) {}
 static void expect_writes(const HingeJob&) {}
 
@@ -158,6 +159,44 @@ static void project_vjp_rows(uintptr_t p, uintptr_t v, uintptr_t grad_x, int sto
   VjpJob job{{Storage(storage), rows, K, 1, &radius, false, threads},
              at<void>(p), at<void>(v), at<void>(grad_x), {K, 1, 0}, nullptr};
   run(job, engine->vjp);
+}
+
+// A map that is not a projection of the scores as they are: see MapJob. Each control is one number or one per row (an address).
+// Returns whether a row is outside the domain.
+static bool map(uintptr_t x, uintptr_t p, int storage, int64_t outer, int64_t K, int64_t inner, int64_t x_outer,
+                int64_t x_entry, int64_t x_inner, int transform, int rule, bool power, double radius, uintptr_t radius_rows,
+                double second, uintptr_t second_rows, uintptr_t mask, uintptr_t mask_row, uintptr_t found, uintptr_t base,
+                int threads) {
+  MapJob job;
+  static_cast<Job&>(job) = {Storage(storage), outer, K, inner, radius_rows ? at<double>(radius_rows) : &radius,
+                            radius_rows != 0, threads};
+  job.x = at<void>(x), job.xs = {x_outer, x_entry, x_inner}, job.p = at<void>(p), job.ps = {K * inner, inner, 1};
+  job.mask = at<uint8_t>(mask), job.mask_row = at<int64_t>(mask_row), job.support = nullptr, job.threshold = nullptr;
+  job.rule = Rule(rule), job.radius_out = at<double>(found), job.mean_out = at<double>(base);
+  job.transform = Transform(transform), job.power = power;
+  job.second = second_rows ? at<double>(second_rows) : &second, job.second_per_row = second_rows != 0;
+  std::atomic<bool> outside{false};
+  job.outside = &outside;
+  run(job, engine->map);
+  return outside;
+}
+
+static void map_vjp(uintptr_t z, uintptr_t p, uintptr_t v, uintptr_t grad, int storage, int64_t outer, int64_t K,
+                    int64_t inner, int64_t z_outer, int64_t z_entry, int64_t z_inner, int transform, int rule, bool power,
+                    double radius, uintptr_t radius_rows, double second, uintptr_t second_rows, uintptr_t mask,
+                    uintptr_t mask_row, uintptr_t found, uintptr_t base, uintptr_t count, uintptr_t grad_radius,
+                    uintptr_t grad_second, int threads) {
+  MapVjpJob job;
+  static_cast<Job&>(job) = {Storage(storage), outer, K, inner, radius_rows ? at<double>(radius_rows) : &radius,
+                            radius_rows != 0, threads};
+  job.z = at<void>(z), job.p = at<void>(p), job.v = at<void>(v), job.grad = at<void>(grad);
+  job.zs = {z_outer, z_entry, z_inner}, job.strides = {K * inner, inner, 1};
+  job.mask = at<uint8_t>(mask), job.mask_row = at<int64_t>(mask_row);
+  job.rule = Rule(rule), job.transform = Transform(transform), job.power = power;
+  job.second = second_rows ? at<double>(second_rows) : &second, job.second_per_row = second_rows != 0;
+  job.found = at<double>(found), job.base = at<double>(base), job.count = at<double>(count);
+  job.grad_radius = at<double>(grad_radius), job.grad_second = at<double>(grad_second);
+  run(job, engine->map_vjp);
 }
 
 static void row_means(uintptr_t x, int storage, int64_t outer, int64_t K, int64_t inner, int64_t x_outer,
@@ -320,6 +359,8 @@ NB_MODULE(_core, m) {
   m.def("project_words", &project_words);
   m.def("project_vjp_rows", &project_vjp_rows);
   m.def("project_vjp_words", &project_vjp_words);
+  m.def("map", &map);
+  m.def("map_vjp", &map_vjp);
   m.def("row_means", &row_means);
   m.def("hinge", &hinge);
   nb::class_<Found>(m, "Found").def("size", &Found::size).def("move_to", &Found::move_to);

@@ -16,6 +16,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from sparsegen._table.radius import CONE, DIAL, HOURGLASS, TOTAL, Radius, constant
@@ -39,6 +40,7 @@ class Transform:
     """One choice of g(z) and how to evaluate it safely."""
 
     name: str
+    number: int  # the kernels' name for it
     g: Callable[[Any, Array], Array]  # (xp, scores): as written, for reporting thresholds
     points: Callable[[Any, Array, Array, Array], Points]  # (xp, scores, row maximum, the same in float64) -> Points
     top_of: Callable[[Array], Array] | None = None  # what the row maximum is taken of; None: no maximum is needed
@@ -67,10 +69,10 @@ def _log(xp: Any, z: Array, top: Array, wide: Array) -> Points:
 TRANSFORMS: dict[str, Transform] = {
     t.name: t
     for t in (
-        Transform("lin", lambda xp, z: z, _lin),
-        Transform("exp", lambda xp, z: xp.exp(z), _exp, top_of=lambda z: z),
-        Transform("sq", lambda xp, z: z * z, _sq, top_of=abs),
-        Transform("log", lambda xp, z: xp.log(z), _log),
+        Transform("lin", 0, lambda xp, z: z, _lin),
+        Transform("exp", 1, lambda xp, z: xp.exp(z), _exp, top_of=lambda z: z),
+        Transform("sq", 2, lambda xp, z: z * z, _sq, top_of=abs),
+        Transform("log", 3, lambda xp, z: xp.log(z), _log),
     )
 }
 
@@ -117,6 +119,11 @@ class Map:
     lipschitz: Callable[..., float] = lambda n, **controls: math.inf  # of n scores, in the Euclidean norm
     claimed: Properties | None = None  # the paper's Table 1
     true: Properties | None = None  # what holds: docs/math.md, errata E3, E4, E6
+
+    @cached_property
+    def code(self) -> tuple[int, int, bool]:
+        """The map as kernels know it: transform, radius rule, power."""
+        return TRANSFORMS[self.transform].number, self.radius.number, self.power
 
     @property
     def linear(self) -> bool:

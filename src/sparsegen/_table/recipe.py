@@ -54,6 +54,9 @@ class Frame(Protocol):
     def means(self, z: Array, axis: int, mask: Array | None) -> tuple[Array, Array]:
         """Mean and number of each row's entries that may be chosen."""
 
+    def whole(self, m: Map, z: Array, radius: Any, temperature: Any, axis: int, mask: Array | None) -> Array | None:
+        """A map with a dial from scores to probabilities by one kernel; None: by the operations of the recipe."""
+
     def exp_shares(self, x: Array, axis: int) -> Array:
         """The softmax of scores that are at most 0."""
 
@@ -134,16 +137,23 @@ def apply_radius(
     f: Frame, m: Map, z: Array, radius: Any, temperature: Any, axis: int, mask: Array | None, want: bool
 ) -> Any:
     """The same of a map with a dial, given its radius 1 - lam."""
+    p = None if m.linear else f.whole(m, z, radius, temperature, axis, mask)
+    if p is not None and not want:
+        return p
     if m.radius.of == "sum":
-        return shares(f, m, z, radius, temperature, axis, mask, want)
-    return project_map(f, m, z, radius, axis, mask, want)
+        return shares(f, m, z, radius, temperature, axis, mask, want, p)
+    return project_map(f, m, z, radius, axis, mask, want, p)
 
 
-def project_map(f: Frame, m: Map, z: Array, radius: Any, axis: int, mask: Array | None, want: bool) -> Any:
-    """The same, given the radius."""
+def project_map(
+    f: Frame, m: Map, z: Array, radius: Any, axis: int, mask: Array | None, want: bool, p: Array | None = None
+) -> Any:
+    """A map whose radius is given; its probabilities may be known."""
     if m.transform == "lin":
         return project(f, z, radius, axis, mask, want)
     g = TRANSFORMS[m.transform].g
+    if p is not None:
+        return p, info(f, g(f.xp, f.wide(f.still(hide(f.xp, z, mask)))), p, radius, axis)
     return project(f, z, radius, axis, mask, want, lambda x: points(f, m, x, axis), lambda x: g(f.xp, x))
 
 
@@ -177,11 +187,15 @@ def mean_radius(f: Frame, m: Map, z: Array, q: Any, axis: int, mask: Array | Non
     return of_mean(f.xp, m.radius, mean, n, f.number(q, mean))
 
 
-def shares(f: Frame, m: Map, z: Array, keep: Any, temperature: Any, axis: int, mask: Array | None, want: bool) -> Any:
+def shares(
+    f: Frame, m: Map, z: Array, keep: Any, temperature: Any, axis: int, mask: Array | None, want: bool,
+    p: Array | None = None,
+) -> Any:  # fmt: skip
     """Maps whose radius is the share `keep` of the sum of the points; all of it makes the threshold 0."""
     x, nothing = hide(f.xp, f.working(z), mask), f.nothing(z, axis)
-    p = f.unmoved(f.unmoved(x, temperature), keep) if nothing else _shares(f, m, x, temperature, keep, axis)
-    p = f.like(p, z)
+    if p is None:
+        p = f.unmoved(f.unmoved(x, temperature), keep) if nothing else _shares(f, m, x, temperature, keep, axis)
+        p = f.like(p, z)
     if not want:
         return p
     if not _is_one(keep):

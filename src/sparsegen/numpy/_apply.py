@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsegen._table import checks, plain, recipe
+from sparsegen._table import checks, recipe
 from sparsegen._table.maps import MAPS, TRANSFORMS, Map
 from sparsegen._table.radius import DIAL
 from sparsegen.numpy import _kernel
@@ -87,11 +87,13 @@ class _Frame:
         return w
 
     def entmax(self, z: np.ndarray, alpha: Any, axis: int, mask: np.ndarray | None) -> np.ndarray:
-        rows = np.moveaxis(recipe.hide(np, self.wide(z), mask), axis, -1)
-        if not rows.size:
-            return z.copy()
-        p = plain.entmax(np, rows, np.asarray(alpha, np.float64), np.all)
-        return np.ascontiguousarray(np.moveaxis(p, -1, axis)).astype(z.dtype)
+        return _kernel.map_rows(z, MAPS["entmax"].code, 1.0, alpha, axis, mask)[0]
+
+    def whole(
+        self, m: Map, z: np.ndarray, radius: Any, temperature: Any, axis: int, mask: np.ndarray | None
+    ) -> np.ndarray | None:
+        p, outside = _kernel.map_rows(z, m.code, radius, temperature, axis, mask)
+        return None if outside else p  # the recipe finds which row, and says so
 
     def refuse(self, m: Map, wrong: np.ndarray, condition: str, values: Any, x: np.ndarray, axis: int) -> np.ndarray:
         if wrong.any():

@@ -59,6 +59,31 @@ def project(
     return p
 
 
+def _control(value: Any, lead: tuple[int, ...]) -> tuple[float, np.ndarray | None]:
+    """A control as the kernel takes it: one number, or one per row."""
+    if np.ndim(value) == 0:
+        return float(value), None
+    return 0.0, np.ascontiguousarray(np.broadcast_to(value, lead), np.float64)
+
+
+def map_rows(
+    x: np.ndarray, code: tuple[int, int, bool], radius: Any, second: Any, axis: int, mask: np.ndarray | None
+) -> tuple[np.ndarray, bool]:
+    """Probabilities of a map by its code, and whether a row is outside its domain; `second` is temperature or alpha."""
+    lead = x.shape[:axis] + x.shape[axis + 1 :]
+    p = np.empty(x.shape, x.dtype)
+    if x.size == 0:
+        return p, False
+    x, walk = walked(x, axis)
+    (r, radii), (s, seconds) = _control(radius, lead), _control(second, lead)
+    rows, offsets = mask_rows(mask, x.shape, axis)
+    outside = _core.map(
+        address(x), address(p), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, *code, r,
+        address(radii), s, address(seconds), address(rows), address(offsets), 0, 0, get_num_threads(),
+    )  # fmt: skip
+    return p, outside
+
+
 def means(z: np.ndarray, axis: int, mask: np.ndarray | None) -> tuple[np.ndarray, np.ndarray]:
     """Mean and number of each row's entries that may be chosen."""
     lead = z.shape[:axis] + z.shape[axis + 1 :]

@@ -78,11 +78,30 @@ class _Frame:
     def entmax(self, z: Tensor, alpha: Any, axis: int, mask: Tensor | None) -> Tensor:
         return _autograd.entmax(z, alpha, axis, mask)
 
+    def whole(self, m: Map, z: Tensor, radius: Any, temperature: Any, axis: int, mask: Tensor | None) -> Tensor | None:
+        return _by_kernel(m, z, radius, temperature, axis, mask)
+
     def refuse(self, m: Map, wrong: Tensor, condition: str, values: Any, x: Tensor, axis: int) -> Tensor:
         return torch.where(wrong, torch.nan, x)
 
 
-FRAME = _Frame()
+class _Operations(_Frame):
+    """The same without the kernels of whole maps: derivatives of any order."""
+
+    def whole(self, *given: Any) -> None:
+        return None
+
+
+FRAME, OPERATIONS = _Frame(), _Operations()
+
+
+def _by_kernel(m: Map, z: Tensor, radius: Any, temperature: Any, dim: int, mask: Tensor | None) -> Tensor | None:
+    """A map with a dial by one call of the kernel, or None."""
+
+    def again(z: Tensor, radius: Any, temperature: Any) -> Any:
+        return recipe.apply_radius(OPERATIONS, m, z, radius, temperature, dim, mask, False)
+
+    return _autograd.map_rows(z, radius, temperature, m, dim, mask, again)
 
 
 def _finish(found: Any, return_info: bool) -> Any:

@@ -11,9 +11,10 @@ import torch
 from torch import Tensor
 
 from sparsegen._table.maps import Map
-from sparsegen._table.radius import of_mean, slopes_of_mean
+from sparsegen._table.radius import of_mean
 from sparsegen.torch import _cpu, _plain
-from sparsegen.torch._route import PLAIN_TYPES, eager, engine, once, traced, transformed
+from sparsegen.torch._cpu import Control
+from sparsegen.torch._route import PLAIN_TYPES, eager, engine, once, readable, traced, transformed
 
 
 @torch.library.custom_op("sparsegen::project", mutates_args=())
@@ -150,28 +151,75 @@ class _ProjectMean(torch.autograd.Function):
         q = given[0] if given else ctx.q
         if not once(v):
             return *_again(ctx, x, q, p, v), None, None, None
-        if x.dtype.itemsize == 2:  # two parts make the gradient, and each may be too large for halves
-            p = p.float()
-        grad, along = _cpu.project_vjp(p, v, radius, ctx.dim, want_radius=True)
-        assert along is not None  # asked for
-        each, bend = slopes_of_mean(torch, ctx.map.radius, mean, n, q)
-        share = (along * each).to(p.dtype).unsqueeze(ctx.dim)
-        if bool((n == x.shape[ctx.dim]).all()):
-            grad += share
-        else:
-            grad += torch.where(_plain.hide(x, ctx.mask) == -torch.inf, 0.0, share)
-        return grad.to(x.dtype), _fit(along * bend, q) if ctx.needs_input_grad[1] else None, None, None, None
+        grad, along, _ = _cpu.map_vjp(
+            x, p, v, ctx.map.code, q, 1.0, (radius, mean, n), ctx.dim, ctx.mask, (ctx.needs_input_grad[1], False)
+        )
+        return grad, None if along is None else _fit(along, q), None, None, None
 
 
-def _again(ctx: Any, x: Tensor, q: Tensor | float, p: Tensor, v: Tensor) -> tuple[Tensor | None, ...]:
+def _again(ctx: Any, x: Tensor, q: Tensor | float, p: Tensor, v: Tensor) -> list[Tensor | None]:
     """Gradients in x and q of a mean-radius map by plain torch, differentiable again."""
-    want = ctx.needs_input_grad[:2]
-    with torch.enable_grad():
+
+    def f(x: Tensor, q: Tensor | float) -> Tensor:
         radius = of_mean(torch, ctx.map.radius, *_plain.row_means(x, ctx.dim, ctx.mask), q)
-        again = _plain.with_derivatives(x, radius, ctx.dim, p.detach())
-        asked = [t for t, wanted in zip((x, q), want) if wanted and isinstance(t, Tensor)]
-        found = iter(torch.autograd.grad(again, asked, v, create_graph=torch.is_grad_enabled(), allow_unused=True))
-    return tuple(next(found) if wanted else None for wanted in want)
+        return _plain.with_derivatives(x, radius, ctx.dim, p.detach())
+
+    return _differentiated(f, (x, q), ctx.needs_input_grad[:2], v)
+
+
+class _Map(torch.autograd.Function):
+    """The eager way with gradients for a map with a dial whose scores are not projected as they are.
+
+    `again` makes the same of scores and controls by operations that torch can differentiate twice.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, radius: Control, second: Control, code: _cpu.Code, dim: int, mask: Tensor | None,
+        again: Any,
+    ) -> Tensor:  # fmt: skip
+        p, found = _cpu.map_rows(z, code, radius, second, dim, mask, True)
+        tensors = [t for t in (radius, second) if isinstance(t, Tensor)]
+        ctx.given = code, dim, mask, again, *(None if isinstance(t, Tensor) else t for t in (radius, second))
+        ctx.save_for_backward(z, p, found, *tensors)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
+        z, p, found, *tensors = ctx.saved_tensors
+        code, dim, mask, again, *numbers = ctx.given
+        rest = iter(tensors)
+        radius, second = (next(rest) if number is None else number for number in numbers)
+        if not once(v):
+            return *_differentiated(again, (z, radius, second), ctx.needs_input_grad[:3], v), None, None, None, None
+        kept = (*found.reshape(2, -1), None)
+        grad, *along = _cpu.map_vjp(z, p, v, code, radius, second, kept, dim, mask, ctx.needs_input_grad[1:3])
+        controls = (None if t is None else _fit(t, control) for t, control in zip(along, (radius, second)))
+        return grad, *controls, None, None, None, None
+
+
+def _differentiated(f: Any, given: tuple[Any, ...], want: Any, v: Tensor) -> list[Tensor | None]:
+    """Gradients of f in those that are wanted, differentiable again."""
+    create = torch.is_grad_enabled()
+    with torch.enable_grad():
+        asked = [t for t, wanted in zip(given, want) if wanted]
+        found = iter(torch.autograd.grad(f(*given), asked, v, create_graph=create, allow_unused=True))
+    return [next(found) if wanted else None for wanted in want]
+
+
+def map_rows(
+    z: Tensor, radius: Control, second: Control, m: Map, dim: int, mask: Tensor | None, again: Any
+) -> Tensor | None:
+    """A map with a dial by one call of the kernel, differentiable in scores and controls; None where that cannot be."""
+    if not (eager(z, radius, mask) and (type(second) is float or readable(second))):
+        return None
+    if torch.is_grad_enabled() and (z.requires_grad or _asks(radius) or _asks(second)):
+        return _Map.apply(z, radius, second, m.code, dim, mask, again)
+    return _cpu.map_rows(z, m.code, radius, second, dim, mask, False)[0]
+
+
+def _asks(control: Control) -> bool:
+    return isinstance(control, Tensor) and control.requires_grad
 
 
 def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
@@ -180,8 +228,7 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
         if (x.requires_grad or (isinstance(radius, Tensor) and radius.requires_grad)) and torch.is_grad_enabled():
             return _Project.apply(x, radius, dim, mask)
         return _cpu.project(x, radius, dim, mask)
-    if not isinstance(radius, Tensor):
-        radius = torch.full((), radius, dtype=_plain.wide(x), device=x.device)
+    radius = _plain.beside(radius, x)
     if (traced() or type(x) not in PLAIN_TYPES) and not transformed():
         return project_op(x, radius, dim, mask)
     values = project_op(x.detach(), radius.detach(), dim, mask)
@@ -210,7 +257,7 @@ def _(x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
 
 @torch.library.custom_op("sparsegen::entmax_vjp", mutates_args=())
 def entmax_vjp_op(p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    return engine(p).entmax_vjp(p, v, alpha, dim)
+    return engine(p).entmax_vjp(p, v, alpha, dim, True)
 
 
 @entmax_vjp_op.register_fake
@@ -258,27 +305,30 @@ class _Entmax(torch.autograd.Function):
     """The eager way with gradients."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, alpha: Control, dim: int, mask: Tensor | None) -> Tensor:
         p = _cpu.entmax(x, alpha, dim, mask)
-        ctx.dim = dim
-        ctx.save_for_backward(p, alpha)
+        ctx.dim, ctx.alpha = dim, None if isinstance(alpha, Tensor) else alpha
+        ctx.save_for_backward(*((p, alpha) if isinstance(alpha, Tensor) else (p,)))
         return p
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
-        p, alpha = ctx.saved_tensors
-        grad, along = (_cpu.entmax_vjp if once(v) else _plain.entmax_slopes)(p, v, alpha, ctx.dim)
-        return grad, _fit(along, alpha) if ctx.needs_input_grad[1] else None, None, None
+        p, *given = ctx.saved_tensors
+        alpha, want = (given[0], ctx.needs_input_grad[1]) if given else (ctx.alpha, False)
+        if once(v):
+            grad, along = _cpu.entmax_vjp(p, v, alpha, ctx.dim, want)
+        else:
+            grad, along = _plain.entmax_slopes(p, v, _plain.beside(alpha, p), ctx.dim)
+        return grad, _fit(along, alpha) if want and along is not None else None, None, None
 
 
-def entmax(x: Tensor, alpha: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
+def entmax(x: Tensor, alpha: Control, dim: int, mask: Tensor | None) -> Tensor:
     """Entmax along `dim` (negative), differentiable in `x` and `alpha`."""
-    if not isinstance(alpha, Tensor):
-        alpha = torch.full((), alpha, dtype=_plain.wide(x), device=x.device)
     if eager(x, alpha, mask):
-        if (x.requires_grad or alpha.requires_grad) and torch.is_grad_enabled():
+        if (x.requires_grad or _asks(alpha)) and torch.is_grad_enabled():
             return _Entmax.apply(x, alpha, dim, mask)
         return _cpu.entmax(x, alpha, dim, mask)
+    alpha = _plain.beside(alpha, x)
     if (traced() or type(x) not in PLAIN_TYPES) and not transformed():
         return entmax_op(x, alpha, dim, mask)
     values = entmax_op(x.detach(), alpha.detach(), dim, mask)

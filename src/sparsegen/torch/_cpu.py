@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 import sparsegen._core as _core
+from sparsegen._table.maps import MAPS
 from sparsegen._table.rows import Layout, contiguous, layout
-from sparsegen.torch._plain import entmax as entmax  # no kernel has the power yet
-from sparsegen.torch._plain import entmax_vjp as entmax_vjp
 
 
 def _is_forked() -> bool:
@@ -127,6 +126,90 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
         address(r), per_row, address_or_none(rows), address_or_none(offsets), 0, 0, torch.get_num_threads(),
     )  # fmt: skip
     return p
+
+
+Control = Tensor | float
+Code = tuple[int, int, bool]  # of a map, as the kernel knows it: see Map.code
+Kept = tuple[
+    Tensor | None, Tensor | None, Tensor | None
+]  # of each row: radius, largest score or mean, number of entries
+
+
+def _control(value: Control, lead: tuple[int, ...]) -> tuple[float, Tensor | None]:
+    """A control as the kernel takes it: one number, or one per row."""
+    if type(value) is float:
+        return value, None
+    value = settled(value.detach().double())  # type: ignore[union-attr]
+    return (value.item(), None) if value.dim() == 0 else (0.0, value.expand(lead).contiguous())
+
+
+def map_rows(
+    x: Tensor, code: Code, radius: Control, second: Control, dim: int, mask: Tensor | None, keep: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Probabilities of a map; `second` is temperature or alpha. To `keep`, also what the way back needs of each row."""
+    entries = x.numel()
+    if dim == -1 and mask is None and entries and type(radius) is type(second) is float and x.is_contiguous():
+        x = settled(x)
+        n, p = x.shape[-1], torch.empty_like(x)
+        rows = entries // n
+        found = torch.empty(2 * rows, dtype=torch.float64) if keep else None
+        at = found.data_ptr() if found is not None else 0
+        _core.map(
+            address(x), p.data_ptr(), STORAGE[x.dtype], rows, n, 1, n, 1, 1, *code, radius, 0, second, 0, 0, 0, at,
+            at + 8 * rows if keep else 0, torch.get_num_threads(),
+        )  # fmt: skip
+        return p, found
+    p = torch.empty_like(x, memory_format=torch.contiguous_format)
+    lead = lead_shape(x, dim)
+    found = torch.ones((2, *lead), dtype=torch.float64) if keep else None
+    if entries:
+        x, walk = _walk(x, dim)
+        (r, radii), (s, seconds) = _control(radius, lead), _control(second, lead)
+        mask_rows, offsets = _mask_rows(mask, x, dim)
+        first, last = (found[0].data_ptr(), found[1].data_ptr()) if found is not None else (0, 0)
+        _core.map(
+            address(x), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, *code, r,
+            address_or_none(radii), s, address_or_none(seconds), address_or_none(mask_rows), address_or_none(offsets),
+            first, last, torch.get_num_threads(),
+        )  # fmt: skip
+    return p, found
+
+
+def map_vjp(
+    z: Tensor, p: Tensor, v: Tensor, code: Code, radius: Control, second: Control, found: Kept,
+    dim: int, mask: Tensor | None, want: tuple[bool, bool],
+) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
+    """Gradients of scores and, if wanted, of both controls of each row (float64); `found` is what each row kept."""
+    p, v = settled(p.contiguous()), settled(v.to(p.dtype).contiguous())
+    grad, lead = torch.empty_like(p), lead_shape(p, dim)
+    to_radius, to_second = (torch.zeros(lead, dtype=torch.float64) if wanted else None for wanted in want)
+    if p.numel():
+        z, walk = _walk(z, dim)
+        (r, radii), (s, seconds) = _control(radius, lead), _control(second, lead)
+        mask_rows, offsets = _mask_rows(mask, z, dim)
+        first, base, count = (address_or_none(t) for t in found)
+        _core.map_vjp(
+            address(z), address(p), address(v), grad.data_ptr(), STORAGE[p.dtype], walk.outer, walk.n, walk.inner,
+            *walk.strides, *code, r, address_or_none(radii), s, address_or_none(seconds), address_or_none(mask_rows),
+            address_or_none(offsets), first, base, count, address_or_none(to_radius), address_or_none(to_second),
+            torch.get_num_threads(),
+        )  # fmt: skip
+    return grad, to_radius, to_second
+
+
+_ENTMAX = MAPS["entmax"].code
+_NOTHING = (None, None, None)
+
+
+def entmax(x: Tensor, alpha: Control, dim: int, mask: Tensor | None) -> Tensor:
+    """Entmax of rows along `dim` (negative) of a CPU tensor."""
+    return map_rows(x, _ENTMAX, 1.0, alpha, dim, mask, False)[0]
+
+
+def entmax_vjp(p: Tensor, v: Tensor, alpha: Control, dim: int, want: bool) -> tuple[Tensor, Tensor | None]:
+    """Gradients of scores and, if wanted, of the alpha of each row (float64), given p and the upstream `v`."""
+    grad, _, along = map_vjp(p, p, v, _ENTMAX, 1.0, alpha, _NOTHING, dim, None, (False, want))
+    return grad, along
 
 
 def project_mean(

@@ -39,6 +39,11 @@ def untouched(value: Tensor, control: Any) -> Tensor:
     return value + control.flatten()[:0].sum().to(value.dtype) if isinstance(control, Tensor) else value
 
 
+def beside(control: Any, x: Tensor) -> Tensor:
+    """A control as a tensor on the device of `x`."""
+    return control if isinstance(control, Tensor) else torch.full((), control, dtype=wide(x), device=x.device)
+
+
 def _widened(x: Tensor, dim: int) -> Tensor:
     """In the widest type, classes last."""
     return x.to(wide(x)).movedim(dim, -1)
@@ -106,7 +111,7 @@ def entmax_slopes(p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Tensor
     return grad.movedim(-1, dim).to(p.dtype), along
 
 
-def entmax_vjp(p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+def entmax_vjp(p: Tensor, v: Tensor, alpha: Tensor, dim: int, want: bool) -> tuple[Tensor, Tensor]:
     """The same as an engine gives it: contiguous, and wide for alpha."""
     grad, along = entmax_slopes(p, v, alpha, dim)
     return grad.contiguous(), along

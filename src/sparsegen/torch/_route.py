@@ -43,14 +43,15 @@ def transformed() -> bool:
     return _in_functorch() or forward_ad._current_level >= 0
 
 
-def _readable(t: Any) -> bool:
+def readable(t: Any) -> bool:
+    """May the CPU's kernel read this, if nothing is traced? A number, a plain tensor there, or None."""
     return t is None or type(t) is float or (type(t) in PLAIN_TYPES and t.is_cpu)
 
 
 def all_plain(*given: Any) -> bool:
     """May the CPU's kernel read every tensor among `given`, here and now?"""
-    readable = all(_readable(t) for t in given if isinstance(t, Tensor))
-    return readable and not traced() and not transformed()
+    plain = all(readable(t) for t in given if isinstance(t, Tensor))
+    return plain and not traced() and not transformed()
 
 
 def once(*upstream: Tensor) -> bool:
@@ -65,7 +66,7 @@ def eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:
     """all_plain() of what a projection takes, with fewer calls: the usual one has a number and no mask."""
     if type(x) not in PLAIN_TYPES or not x.is_cpu:
         return False
-    plain = (type(radius) is float or _readable(radius)) and (mask is None or _readable(mask))
+    plain = (type(radius) is float or readable(radius)) and (mask is None or readable(mask))
     if not plain or is_compiling() or _dispatch_modes() or _is_tracing() or _in_functorch():
         return False
     return forward_ad._current_level < 0

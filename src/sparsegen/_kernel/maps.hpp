@@ -1,0 +1,119 @@
+// Maps of scores that are not projected as they are: a block of rows is brought in, made into points, projected and put back.
+#pragma once
+
+#include "entmax.hpp"
+#include "rows.hpp"
+#include "transform.hpp"
+
+namespace sparsegen::SPARSEGEN_ISA {
+
+// Rows of one block, each in its slot, with where they are to be written.
+template <class T>
+class MapBlock {
+ public:
+  MapBlock(const MapJob& job, const Scratch<T>& s) : job_(job), s_(s), plain_(job) { plain_.radius_per_row = true; }
+
+  // Rows [row, row + n), which stand at src[i] (their slots, or the scores themselves), to dst[i]; K counts the filling of
+  // short ones.
+  void run(int64_t row, int n, int64_t K, const T* const* src, T** dst) {
+    Prepared made[kGroup];
+    bool one_by_one = false;
+    for (int i = 0; i < n; ++i) {
+      T* const x = slot(i);
+      made[i] = job_.power ? of_power(row + i, src[i], x) : prepare(row + i, src[i], x);
+      std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
+      if (made[i].outside) job_.outside->store(true);
+      keep(row + i, made[i]);
+      one_by_one |= made[i].way != Way::project;
+    }
+    if (!one_by_one) return project(made, 0, n, K, dst);
+    for (int i = 0; i < n; ++i) finish(made, row, i, K, dst);
+  }
+
+ private:
+  T* slot(int i) const { return s_.rows + i * s_.stride; }
+
+  Prepared prepare(int64_t row, const T* z, T* x) const {
+    const double control = job_.radius_of(row);
+    if (job_.rule == Rule::total) return make_shares(job_.transform, z, x, job_.K, control, job_.second_of(row));
+    return make_points(job_.transform, z, x, job_.K, control);
+  }
+
+  // Softmax and sparsemax are what they are everywhere.
+  Prepared of_power(int64_t row, const T* z, T* x) const {
+    const double alpha = job_.second_of(row);
+    if (alpha == 1) return make_shares(Transform::exp, z, x, job_.K, 1, 1);
+    if (x != z) std::copy_n(z, job_.K, x);
+    return {1, 0, alpha == 2 ? Way::project : alpha == 1.5 ? Way::root : Way::power};
+  }
+
+  void keep(int64_t row, const Prepared& made) const {
+    if (job_.radius_out) job_.radius_out[row] = made.radius, job_.mean_out[row] = made.base;
+  }
+
+  void project(const Prepared* made, int first, int n, int64_t K, T** dst) {
+    const T* from[kGroup];
+    double r[kGroup], threshold[kGroup];
+    for (int i = 0; i < n; ++i) from[i] = slot(first + i), r[i] = made[first + i].radius;
+    Scratch<T> s = s_;
+    s.rows = slot(first);
+    project_group(plain_, r, from, n, K, dst + first, radii_, s, threshold);
+  }
+
+  void finish(const Prepared* made, int64_t row, int i, int64_t K, T** dst) {
+    T *const x = slot(i), *const p = dst[i];
+    switch (made[i].way) {
+      case Way::project: return project(made, i, 1, K, dst);
+      case Way::shares: return s_.stream && aligned(p) ? write_shares<true>(x, K, made[i].radius, p)
+                                                       : write_shares<false>(x, K, made[i].radius, p);
+      case Way::root: return root_row(x, K, p, s_);
+      case Way::power:
+        wide_.resize(size_t(K + kWidth<double>));
+        return entmax_any(x, K, job_.second_of(row + i), p, wide_.data());
+    }
+  }
+
+  const MapJob& job_;
+  const Scratch<T>& s_;
+  ProjectJob plain_;
+  LaneRadii<T> radii_;
+  std::vector<double> wide_;
+};
+
+template <class S>
+inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
+  using T = typename ComputeIn<S>::type;
+  const S* x = static_cast<const S*>(job.x);
+  S* p = static_cast<S*>(job.p);
+  const int64_t K = std::max<int64_t>(job.K, kTile<T>);
+  const bool own = std::is_same_v<S, T>, write = own && K == job.K && job.ps.entry == 1;
+  const bool read = own && job.xs.entry == 1 && !job.mask;
+  const int group = rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
+  const Workspace<T> workspace(K, group);
+  Scratch<T> s = workspace.view();
+  s.stream = write && 2 * job.bytes() >= kStreamFrom;
+  MapBlock<T> block(job, s);
+  const T* src[kGroup];
+  T* dst[kGroup];
+  for (int64_t row = begin; row < end; row += group) {
+    const int n = int(std::min<int64_t>(group, end - row));
+    if (!read) load_rows(job, x, job.xs, row, n, s);
+    for (int i = 0; job.mask && i < n; ++i) hide_masked(job, row + i, s.rows + i * s.stride);
+    find_rows<const T>(job, x, job.xs, row, n, read, s.rows, s.stride, src);
+    find_rows(job, p, job.ps, row, n, write, s.rows, s.stride, dst);
+    block.run(row, n, K, src, dst);
+    if (!write) store_rows<true>(job, p, job.ps, row, n, s);
+  }
+  if (s.stream) finish_streams();
+}
+
+inline void map(const MapJob& job, int64_t begin, int64_t end) {
+  switch (job.storage) {
+    case Storage::float32: return map_rows<float>(job, begin, end);
+    case Storage::float64: return map_rows<double>(job, begin, end);
+    case Storage::float16: return map_rows<Half>(job, begin, end);
+    case Storage::bfloat16: return map_rows<Bfloat>(job, begin, end);
+  }
+}
+
+}  // namespace sparsegen::SPARSEGEN_ISA

@@ -1,0 +1,164 @@
+// What the maps project: rows of scores made into points, in place. A transform measures its points in units such that nothing
+// overflows and ties stay ties (docs/math.md, 5): projecting them onto radius * unit is projecting g(z) onto the radius.
+#pragma once
+
+#include <cmath>
+
+#include "functions.hpp"
+#include "simplex.hpp"
+
+namespace sparsegen::SPARSEGEN_ISA {
+
+// Makes x[i] = f(z[i]), vector by vector, and returns the sum of what is positive of it, as exact as excess(). `x`, which may be
+// `z`, has room for whole vectors; the last is filled up with -inf.
+template <bool want_sum, class T, class F>
+inline double make_row(const T* z, T* x, int64_t K, F&& f) {
+  constexpr int W = kWidth<T>;
+  const Vec<T> zero{};
+  Total<T> total;
+  Vec<T> sum{};
+  const auto one = [&](int64_t at, Vec<T>& s) {
+    const Vec<T> made = f(load(z + at));
+    store(x + at, made);
+    if constexpr (want_sum) s += vmax(zero, made);  // NaN comes through
+  };
+  int64_t i = 0;
+  for (const int64_t steps = K / kStep<T> * kStep<T>; i < steps;) {
+    Vec<T> s0{}, s1{}, s2{}, s3{};
+    for (const int64_t end = std::min(steps, i + kSpan<T>); i < end; i += kStep<T>)
+      one(i, s0), one(i + W, s1), one(i + 2 * W, s2), one(i + 3 * W, s3);
+    if constexpr (want_sum) total.add(lanes_sum((s0 + s1) + (s2 + s3)));
+  }
+  for (; i + W <= K; i += W) one(i, sum);
+  if (i < K) {
+    alignas(kVectorBytes) T last[W];
+    std::fill_n(last, W, -kInf<T>);
+    std::copy_n(z + i, K - i, last);
+    const Vec<T> made = f(load(last));
+    store(x + i, made);
+    if constexpr (want_sum) sum += vmax(zero, made);
+  }
+  if constexpr (want_sum) total.add(lanes_sum(sum));
+  return total.value();
+}
+
+// The largest entry, or size, but for NaN; -inf where nothing may be chosen.
+template <bool size, class T>
+inline T top_of(const T* x, int64_t K) {
+  constexpr int W = kWidth<T>;
+  Vec<T> t0 = splat(-kInf<T>), t1 = t0, t2 = t0, t3 = t0;
+  const auto look = [](Vec<T> v, Vec<T>& top) {
+    if constexpr (size) v = select<T>(v == splat(-kInf<T>), v, vmax(v, -v));
+    top = vmax(v, top);
+  };
+  int64_t i = 0;
+  for (; i + 4 * W <= K; i += 4 * W)
+    look(load(x + i), t0), look(load(x + i + W), t1), look(load(x + i + 2 * W), t2), look(load(x + i + 3 * W), t3);
+  for (; i + W <= K; i += W) look(load(x + i), t0);
+  T top = lanes_max(vmax(vmax(t0, t1), vmax(t2, t3)));
+  for (; i < K; ++i) top = std::max(top, size && x[i] != -kInf<T> ? std::fabs(x[i]) : x[i]);
+  return top;
+}
+
+// A power of two that brings `top` near 1 without losing anything.
+template <class T>
+inline T near_one(T top) {
+  constexpr int most = std::numeric_limits<T>::max_exponent - 2;
+  return top > 0 ? std::ldexp(T(1), std::clamp(-std::ilogb(top), -most, most)) : T(1);
+}
+
+// How a row goes on: it is projected; its threshold is 0 and the radius its sum; or it is entmax of alpha = 1.5, or of another.
+enum class Way { project, shares, root, power };
+
+// What has become of a row: the radius to project it on, and what the way back needs to know.
+struct Prepared {
+  double radius = 1;
+  double base = 0;  // the largest score; of squares and shares what the scores were multiplied by
+  Way way = Way::project;
+  bool outside = false;  // the domain
+};
+
+inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // a radius that makes the row NaN
+
+inline double scaled(double radius, double unit) {
+  return std::isinf(radius) ? radius : std::isinf(unit) ? unit : radius * unit;
+}
+
+// g(z) to `x`, for a radius that is given.
+template <class T>
+inline Prepared make_points(Transform transform, const T* z, T* x, int64_t K, double radius) {
+  const Vec<T> hidden = splat(-kInf<T>), zero{};
+  if (transform == Transform::log) {
+    Mask<T> wrong{};
+    make_row<false>(z, x, K, [&](Vec<T> v) {
+      wrong |= (v <= zero) & (v > hidden);
+      return select<T>(v == hidden, v, vlog<T>(v) + (v - v));  // NaN for NaN and +inf
+    });
+    const bool outside = lane_bits<T>(wrong) != 0;
+    return {outside ? kNone : radius, 0, Way::project, outside};
+  }
+  const bool exponential = transform == Transform::exp;
+  const T top = exponential ? top_of<false>(z, K) : top_of<true>(z, K);
+  if (!(std::fabs(top) < kInf<T>)) {  // +inf, or nothing to choose: project_any knows
+    if (x != z) std::copy_n(z, K, x);
+    return {radius, double(top)};
+  }
+  if (exponential) {
+    const Vec<T> most = splat(top);
+    make_row<false>(z, x, K, [=](Vec<T> v) { return select<T>(v == hidden, v, vexpm1<T>(v - most)); });
+    return {scaled(radius, std::exp(-double(top))), double(top)};
+  }
+  // z^2 - top^2, as a product of what does not cancel
+  const T unit = near_one(top);
+  const Vec<T> scale = splat(unit), most = splat(top * unit);
+  make_row<false>(z, x, K, [=](Vec<T> v) {
+    const Vec<T> a = vmax(v, -v) * scale;
+    return select<T>(v == hidden, v, (a - most) * (a + most));
+  });
+  return {scaled(radius, double(unit) * double(unit)), double(unit)};
+}
+
+// Shares of a sum: weights that are not negative. `keep` of the sum is the radius; all of it makes the threshold 0, and hidden
+// entries are then 0 at once.
+template <class T>
+inline Prepared make_shares(Transform transform, const T* z, T* x, int64_t K, double keep, double temperature) {
+  const bool squares = transform == Transform::sq;
+  const Vec<T> hidden = splat(-kInf<T>), zero{}, none = keep == 1 ? zero : hidden;
+  const T top = squares ? top_of<true>(z, K) : top_of<false>(z, K);
+  if (!(std::fabs(top) < kInf<T>)) {
+    if (x != z) std::copy_n(z, K, x);
+    return {keep, double(top)};
+  }
+  Mask<T> wrong{};
+  double sum;
+  T base = top;
+  if (transform == Transform::exp) {
+    // A temperature below the smallest number is that number: the limit is the same.
+    const Vec<T> most = splat(top), by = splat(std::max(T(temperature), std::numeric_limits<T>::min()));
+    const auto weight = [=](Vec<T> v, Vec<T> below) { return select<T>(v == hidden, none, vexp<T>(below)); };
+    if (temperature == 1) sum = make_row<true>(z, x, K, [=](Vec<T> v) { return weight(v, v - most); });
+    else sum = make_row<true>(z, x, K, [=](Vec<T> v) { return weight(v, (v - most) / by); });
+  } else {
+    const Vec<T> scale = splat(base = near_one(top));
+    sum = make_row<true>(z, x, K, [&](Vec<T> v) {
+      const Vec<T> w = v * scale;
+      if (!squares) wrong |= (v < zero) & (v > hidden);
+      return select<T>(v == hidden, none, squares ? w * w : w);
+    });
+  }
+  const bool outside = lane_bits<T>(wrong) || sum == 0;
+  if (outside || std::isnan(sum)) return {kNone, double(base), Way::project, outside};
+  return {keep == 1 ? sum : scaled(keep, sum), double(base), keep == 1 ? Way::shares : Way::project};
+}
+
+// p = x / sum.
+template <bool stream, class T>
+inline void write_shares(const T* x, int64_t K, double sum, T* p) {
+  constexpr int W = kWidth<T>;
+  const Vec<T> scale = splat(T(1 / sum));
+  int64_t i = 0;
+  for (; i + W <= K; i += W) put<stream>(p + i, load(x + i) * scale);
+  if (i < K) store_part(p + i, load_part(x + i, int(K - i)) * scale, int(K - i));
+}
+
+}  // namespace sparsegen::SPARSEGEN_ISA
