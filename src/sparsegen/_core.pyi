@@ -5,10 +5,6 @@ def project_strided(
     x: int, p: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int,
     radius: int, radius_per_row: bool, mask: int, mask_row: int, support: int, threshold: int, threads: int,
 ) -> None: ...  # fmt: skip
-def project_mean(
-    x: int, p: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int,
-    rule: int, q: float, q_rows: int, mask: int, mask_row: int, radius: int, mean: int, count: int, threads: int,
-) -> None: ...  # fmt: skip
 def project_vjp(
     p: int, v: int, grad_x: int, storage: int, outer: int, K: int, inner: int, radius: int, radius_per_row: bool,
     grad_radius: int, threads: int,
@@ -18,6 +14,7 @@ def project_vjp_rows(
 ) -> None: ...
 
 STREAM_FROM: int
+CHUNK: int
 
 def project_words(x: int, p: int, words: int, storage: int, rows: int, K: int, radius: float, threads: int) -> bool: ...
 def project_vjp_words(
@@ -26,8 +23,9 @@ def project_vjp_words(
 def map(
     x: int, p: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int,
     transform: int, rule: int, power: bool, radius: float, radius_rows: int, second: float, second_rows: int,
-    mask: int, mask_row: int, found: int, base: int, threads: int,
+    mask: int, mask_row: int, found: int, base: int, count: int, threads: int,
 ) -> bool: ...  # fmt: skip
+def map_plain(x: int, p: int, kind: int, entries: int, K: int, radius: float, second: float, threads: int) -> None: ...
 def map_vjp(
     z: int, p: int, v: int, grad: int, storage: int, outer: int, K: int, inner: int, z_outer: int, z_entry: int,
     z_inner: int, transform: int, rule: int, power: bool, radius: float, radius_rows: int, second: float,

@@ -8,7 +8,7 @@ import torch
 
 from laws import LAWS, inside
 from sparsegen._table.maps import MAPS
-from sparsegen.torch import _autograd, _cpu, _plain
+from sparsegen.torch import _cpu, _route, _plain
 from test_torch_cases import NAMES, controls, torch_map
 
 
@@ -41,7 +41,7 @@ def _control_tensors(name, z, mask, given):
 
 
 def _as_on_other_devices(monkeypatch, project):
-    monkeypatch.setattr(_autograd, "eager", lambda *given: False)
+    monkeypatch.setattr(_route, "bare", lambda: False)
     monkeypatch.setattr(_cpu, "project", project)
 
 

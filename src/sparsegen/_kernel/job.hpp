@@ -33,7 +33,7 @@ struct Job {
 
 // How `radius` is meant: as it is, or as the q of a radius made of each row's mean: (h + q) / (1/n + q) over its n entries
 // that may be chosen, with h the mean (cone) or its size (hourglass).
-// In rows of a MapJob it may also be the share of the sum of the points that is the radius (total).
+// Of a MapJob it may also be the share of the sum of the points that is the radius (total).
 enum class Rule : int { given = 0, cone = 1, hourglass = 2, total = 3 };
 
 // What is made of the scores before they are projected: see transform.hpp.
@@ -52,6 +52,7 @@ struct ProjectJob : Job {
   double *radius_out = nullptr, *mean_out = nullptr, *count_out = nullptr;  // what the rule found
   uint32_t* words = nullptr;            // the support of each row as bits: see support.hpp
   std::atomic<bool>* broken = nullptr;  // beside `words`: set if a row is NaN
+  std::atomic<bool>* outside = nullptr;  // set if a row is outside the domain; it is NaN
 };
 
 struct VjpJob : Job {
@@ -68,7 +69,6 @@ struct MapJob : ProjectJob {
   bool power = false;              // entmax: `second` is alpha
   const double* second = nullptr;  // temperature or alpha, one per row or one for all
   bool second_per_row = false;
-  std::atomic<bool>* outside = nullptr;  // set if a row is outside the domain; it is NaN
 
   double second_of(int64_t row) const { return second[second_per_row ? row : 0]; }
 };
@@ -85,7 +85,7 @@ struct MapVjpJob : Job {
   bool power;
   const double* second;
   bool second_per_row;
-  const double *found, *base, *count;        // the last: of rules of the mean
+  const double *found, *base, *count;        // each may be null: the radius is then as it is given
   double *grad_radius, *grad_second;         // of each row's controls; may be null
 
   double second_of(int64_t row) const { return second[second_per_row ? row : 0]; }

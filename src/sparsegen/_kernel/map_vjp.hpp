@@ -231,7 +231,7 @@ inline void map_vjp_rows(const MapVjpJob& job, int64_t begin, int64_t end) {
     find_rows(job, grad, job.strides, row, n, direct, slots[3].rows, s.stride, gi);
     for (int i = 0; i < n; ++i) {
       const int64_t at = row + i;
-      const MapRow<T> one{zi[i], pi[i], vi[i], gi[i], job.K, job.radius_of(at), job.second_of(at), job.found ? job.found[at] : 1,
+      const MapRow<T> one{zi[i], pi[i], vi[i], gi[i], job.K, job.radius_of(at), job.second_of(at), job.found ? job.found[at] : job.radius_of(at),
                           job.base ? job.base[at] : 0, job.count ? job.count[at] : 0};
       const ControlGradients found = MapVjp<T>(job, one).run();
       if (job.grad_radius) job.grad_radius[at] = found.radius;

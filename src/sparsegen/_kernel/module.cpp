@@ -116,18 +116,6 @@ static void project_strided(uintptr_t x, uintptr_t p, int storage, int64_t outer
   run(job, engine->project);
 }
 
-static void project_mean(uintptr_t x, uintptr_t p, int storage, int64_t outer, int64_t K, int64_t inner,
-                         int64_t x_outer, int64_t x_entry, int64_t x_inner, int rule, double q, uintptr_t q_rows,
-                         uintptr_t mask, uintptr_t mask_row, uintptr_t radius, uintptr_t mean, uintptr_t count,
-                         int threads) {
-  const double* qs = q_rows ? at<double>(q_rows) : &q;
-  ProjectJob job{{Storage(storage), outer, K, inner, qs, q_rows != 0, threads},
-                 at<void>(x), {x_outer, x_entry, x_inner}, at<void>(p), {K * inner, inner, 1},
-                 at<uint8_t>(mask), at<int64_t>(mask_row), nullptr, nullptr,
-                 Rule(rule), at<double>(radius), at<double>(mean), at<double>(count)};
-  run(job, engine->project);
-}
-
 static void project_vjp(uintptr_t p, uintptr_t v, uintptr_t grad_x, int storage, int64_t outer, int64_t K,
                         int64_t inner, uintptr_t radius, bool radius_per_row, uintptr_t grad_radius, int threads) {
   VjpJob job{{Storage(storage), outer, K, inner, at<double>(radius), radius_per_row, threads},
@@ -161,24 +149,34 @@ static void project_vjp_rows(uintptr_t p, uintptr_t v, uintptr_t grad_x, int sto
   run(job, engine->vjp);
 }
 
-// A map that is not a projection of the scores as they are: see MapJob. Each control is one number or one per row (an address).
-// Returns whether a row is outside the domain.
+// Any map of the table, by transform, radius rule and power: see ProjectJob and MapJob. `radius` is the control of the rule,
+// `second` temperature or alpha; each is one number or one per row (an address). What the way back needs of each row goes to
+// `found`, `base` and `count` unless 0. Returns whether a row is outside the domain.
 static bool map(uintptr_t x, uintptr_t p, int storage, int64_t outer, int64_t K, int64_t inner, int64_t x_outer,
                 int64_t x_entry, int64_t x_inner, int transform, int rule, bool power, double radius, uintptr_t radius_rows,
                 double second, uintptr_t second_rows, uintptr_t mask, uintptr_t mask_row, uintptr_t found, uintptr_t base,
-                int threads) {
+                uintptr_t count, int threads) {
   MapJob job;
   static_cast<Job&>(job) = {Storage(storage), outer, K, inner, radius_rows ? at<double>(radius_rows) : &radius,
                             radius_rows != 0, threads};
   job.x = at<void>(x), job.xs = {x_outer, x_entry, x_inner}, job.p = at<void>(p), job.ps = {K * inner, inner, 1};
   job.mask = at<uint8_t>(mask), job.mask_row = at<int64_t>(mask_row), job.support = nullptr, job.threshold = nullptr;
   job.rule = Rule(rule), job.radius_out = at<double>(found), job.mean_out = at<double>(base);
-  job.transform = Transform(transform), job.power = power;
+  job.count_out = at<double>(count), job.transform = Transform(transform), job.power = power;
   job.second = second_rows ? at<double>(second_rows) : &second, job.second_per_row = second_rows != 0;
   std::atomic<bool> outside{false};
   job.outside = &outside;
-  run(job, engine->map);
+  if (job.transform == Transform::lin && job.rule != Rule::total && !power) run<ProjectJob>(job, engine->project);
+  else run(job, engine->map);
   return outside;
+}
+
+// The same of `entries` contiguous entries in rows of K, for small calls: with few arguments, as each of them costs. `kind` is
+// storage, transform, rule and power, two bits each.
+static void map_plain(uintptr_t x, uintptr_t p, int kind, int64_t entries, int64_t K, double radius, double second,
+                      int threads) {
+  map(x, p, kind & 3, entries / K, K, 1, K, 1, 1, kind >> 2 & 3, kind >> 4 & 3, kind >> 6 & 1, radius, 0, second, 0, 0, 0, 0,
+      0, 0, threads);
 }
 
 static void map_vjp(uintptr_t z, uintptr_t p, uintptr_t v, uintptr_t grad, int storage, int64_t outer, int64_t K,
@@ -353,13 +351,14 @@ static void use_engine(const std::string& name) {
 NB_MODULE(_core, m) {
   m.def("project", &project);
   m.def("project_strided", &project_strided);
-  m.def("project_mean", &project_mean);
   m.def("project_vjp", &project_vjp);
+  m.attr("CHUNK") = kChunkEntries;
   m.attr("STREAM_FROM") = kStreamFrom;
   m.def("project_words", &project_words);
   m.def("project_vjp_rows", &project_vjp_rows);
   m.def("project_vjp_words", &project_vjp_words);
   m.def("map", &map);
+  m.def("map_plain", &map_plain);
   m.def("map_vjp", &map_vjp);
   m.def("row_means", &row_means);
   m.def("hinge", &hinge);

@@ -136,10 +136,20 @@ inline void store_rows(const Job& job, S* p, const Strides& strides, int64_t row
     }
 }
 
+// Hides what the mask does not let be chosen, W entries at a time.
 template <class J, class T>
 inline void hide_masked(const J& job, int64_t row, T* x) {
+  constexpr int W = kWidth<T>;
+  typedef uint8_t Bytes __attribute__((vector_size(W)));
   const uint8_t* mask = job.mask + (job.mask_row ? job.mask_row[row] : row * job.K);
-  for (int64_t k = 0; k < job.K; ++k) x[k] = mask[k] ? x[k] : -kInf<T>;
+  const Vec<T> hidden = splat(-kInf<T>);
+  int64_t k = 0;
+  for (; k + W <= job.K; k += W) {
+    Bytes bytes;
+    std::memcpy(&bytes, mask + k, sizeof bytes);
+    store(x + k, select<T>(__builtin_convertvector(bytes, Mask<T>) != Mask<T>{}, load(x + k), hidden));
+  }
+  for (; k < job.K; ++k) x[k] = mask[k] ? x[k] : -kInf<T>;
 }
 
 // Projects rows src[i] to dst[i], i < n, in groups of W.
@@ -228,6 +238,7 @@ inline double find_radius(const ProjectJob& job, int64_t row, const T* x) {
   double n;
   const double mean = mean_row(x, job.K, n), r = mean_radius(job.rule, mean, n, job.radius_of(row));
   if (job.radius_out) job.radius_out[row] = r, job.mean_out[row] = mean, job.count_out[row] = n;
+  if (job.outside && std::isnan(r) && std::isfinite(mean)) job.outside->store(true);
   return r;
 }
 

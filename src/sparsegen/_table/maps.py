@@ -125,6 +125,12 @@ class Map:
         """The map as kernels know it: transform, radius rule, power."""
         return TRANSFORMS[self.transform].number, self.radius.number, self.power
 
+    @cached_property
+    def kind(self) -> int:
+        """The same in one number, with two bits left for a storage type."""
+        transform, rule, power = self.code
+        return transform << 2 | rule << 4 | power << 6
+
     @property
     def linear(self) -> bool:
         """Are the scores projected as they are, onto a radius? The kernels then need nothing else."""

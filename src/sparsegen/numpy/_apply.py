@@ -72,14 +72,14 @@ class _Frame:
         return _kernel.means(z, axis, mask)
 
     def project_mean(self, m: Map, z: np.ndarray, q: Any, axis: int, mask: np.ndarray | None) -> np.ndarray:
-        mean, n = _kernel.means(z, axis, mask)
-        radius = recipe.of_mean(np, m.radius, mean, n, np.asarray(q, np.float64))
-        wrong = np.isnan(radius) & np.isfinite(mean)
-        if m.radius.domain and wrong.any():
-            at = tuple(int(i) for i in np.argwhere(wrong)[0])
-            least = -n[at] * np.broadcast_to(q, wrong.shape)[at]
+        p, outside = _kernel.map_rows(z, m.code, q, 1.0, axis, mask)
+        if outside:
+            mean, n = _kernel.means(z, axis, mask)
+            radius = recipe.of_mean(np, m.radius, mean, n, np.asarray(q, np.float64))
+            at = tuple(int(i) for i in np.argwhere(np.isnan(radius) & np.isfinite(mean))[0])
+            least = -n[at] * np.broadcast_to(q, n.shape)[at]
             checks.outside_domain(m.name, f"of a sum above -K q = {least}", at, mean[at] * n[at])
-        return _kernel.project(z, radius, axis, mask)
+        return p
 
     def exp_shares(self, x: np.ndarray, axis: int) -> np.ndarray:
         w = np.exp(x)

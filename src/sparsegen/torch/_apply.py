@@ -157,6 +157,17 @@ def apply_radius(
     return _finish(recipe.apply_radius(FRAME, m, z, radius, temperature, dim, mask, return_info), return_info)
 
 
+def apply_learned(
+    scores: Any, theta: Tensor, kept: float, told: tuple[float, float], m: Map, dim: Any, mask: Any, again: Any
+) -> Tensor | None:
+    """Apply a map whose control exp(theta) is the number `kept`, with gradients; None where no kernel can.
+
+    `told` is what the kernel is told, and `again` makes the same of scores and theta by operations.
+    """
+    z, dim = check_scores(scores, dim)
+    return _autograd.learned(z, theta, kept, told, m, dim, check_mask(mask, z), again)
+
+
 def apply_own(scores: Any, radius: Any, transform: Any, dim: Any, mask: Any, return_info: bool = False) -> Any:
     """Apply sparsegen with the caller's own transform by its radius 1 - lam."""
     z, dim = check_scores(scores, dim)

@@ -135,40 +135,8 @@ class _Project(torch.autograd.Function):
         return grad, _fit(per_row, radius) if want and per_row is not None else None, None, None
 
 
-class _ProjectMean(torch.autograd.Function):
-    """The eager way with gradients for a radius (h + q)/(1/n + q) of the row's mean: h is the mean, or its size."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, q: Tensor | float, m: Map, dim: int, mask: Tensor | None) -> Tensor:
-        p, found = _cpu.project_mean(x, q, m.radius.number, dim, mask, keep=True)
-        ctx.map, ctx.dim, ctx.mask, ctx.q = m, dim, mask, None if isinstance(q, Tensor) else q
-        ctx.save_for_backward(x, p, *found, *([q] if isinstance(q, Tensor) else []))
-        return p
-
-    @staticmethod
-    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
-        x, p, radius, mean, n, *given = ctx.saved_tensors
-        q = given[0] if given else ctx.q
-        if not once(v):
-            return *_again(ctx, x, q, p, v), None, None, None
-        grad, along, _ = _cpu.map_vjp(
-            x, p, v, ctx.map.code, q, 1.0, (radius, mean, n), ctx.dim, ctx.mask, (ctx.needs_input_grad[1], False)
-        )
-        return grad, None if along is None else _fit(along, q), None, None, None
-
-
-def _again(ctx: Any, x: Tensor, q: Tensor | float, p: Tensor, v: Tensor) -> list[Tensor | None]:
-    """Gradients in x and q of a mean-radius map by plain torch, differentiable again."""
-
-    def f(x: Tensor, q: Tensor | float) -> Tensor:
-        radius = of_mean(torch, ctx.map.radius, *_plain.row_means(x, ctx.dim, ctx.mask), q)
-        return _plain.with_derivatives(x, radius, ctx.dim, p.detach())
-
-    return _differentiated(f, (x, q), ctx.needs_input_grad[:2], v)
-
-
 class _Map(torch.autograd.Function):
-    """The eager way with gradients for a map with a dial whose scores are not projected as they are.
+    """The eager way with gradients for a map that is not the projection of its scores onto a given radius.
 
     `again` makes the same of scores and controls by operations that torch can differentiate twice.
     """
@@ -192,10 +160,43 @@ class _Map(torch.autograd.Function):
         radius, second = (next(rest) if number is None else number for number in numbers)
         if not once(v):
             return *_differentiated(again, (z, radius, second), ctx.needs_input_grad[:3], v), None, None, None, None
-        kept = (*found.reshape(2, -1), None)
-        grad, *along = _cpu.map_vjp(z, p, v, code, radius, second, kept, dim, mask, ctx.needs_input_grad[1:3])
+        grad, *along = _cpu.map_vjp(z, p, v, code, radius, second, found, dim, mask, ctx.needs_input_grad[1:3])
         controls = (None if t is None else _fit(t, control) for t, control in zip(along, (radius, second)))
         return grad, *controls, None, None, None, None
+
+
+class _Learned(torch.autograd.Function):
+    """The same for one control kept as exp(theta): one step of the graph, where operations on theta would be five."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, z: Tensor, theta: Tensor, kept: float, told: tuple[float, float], m: Map, dim: int,
+        mask: Tensor | None, again: Any,
+    ) -> Tensor:  # fmt: skip
+        p, found = _cpu.map_rows(z, m.code, *told, dim, mask, True)
+        ctx.given = kept, told, m, dim, mask, again
+        ctx.save_for_backward(z, theta, p, found)
+        return p
+
+    @staticmethod
+    def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
+        (z, theta, p, found), (kept, told, m, dim, mask, again) = ctx.saved_tensors, ctx.given
+        nothing = (None,) * 6
+        if not once(v):
+            return *_differentiated(again, (z, theta), ctx.needs_input_grad[:2], v), *nothing
+        first = m.controls[0] in ("lam", "q")
+        radius, second = told
+        grad, *along = _cpu.map_vjp(z, p, v, m.code, radius, second, found, dim, mask, (first, not first))
+        rows = along[0] if first else along[1]
+        assert rows is not None  # asked for
+        return grad, (rows.sum() * kept).to(theta.dtype), *nothing
+
+
+def learned(
+    z: Tensor, theta: Tensor, kept: float, told: tuple[float, float], m: Map, dim: int, mask: Tensor | None, again: Any
+) -> Tensor | None:
+    """A map whose control exp(theta) is the number `kept`, differentiable in both; None where there is no kernel."""
+    return _Learned.apply(z, theta, kept, told, m, dim, mask, again) if eager(z, theta, mask) else None
 
 
 def _differentiated(f: Any, given: tuple[Any, ...], want: Any, v: Tensor) -> list[Tensor | None]:
@@ -210,7 +211,7 @@ def _differentiated(f: Any, given: tuple[Any, ...], want: Any, v: Tensor) -> lis
 def map_rows(
     z: Tensor, radius: Control, second: Control, m: Map, dim: int, mask: Tensor | None, again: Any
 ) -> Tensor | None:
-    """A map with a dial by one call of the kernel, differentiable in scores and controls; None where that cannot be."""
+    """A map by one call of the kernel, differentiable in scores and controls; None where that cannot be."""
     if not (eager(z, radius, mask) and (type(second) is float or readable(second))):
         return None
     if torch.is_grad_enabled() and (z.requires_grad or _asks(radius) or _asks(second)):
@@ -235,14 +236,14 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
     return _plain.with_derivatives(x, radius, dim, values)
 
 
-def project_mean(x: Tensor, q: Tensor | float, m: Map, dim: int, mask: Tensor | None) -> Tensor:
+def project_mean(x: Tensor, q: Control, m: Map, dim: int, mask: Tensor | None) -> Tensor:
     """Project onto the radius a map makes of each row's mean, differentiable in `x` and `q`."""
-    if not eager(x, q, mask):
-        radius = of_mean(torch, m.radius, *_plain.row_means(x, dim, mask), q)
-        return project(x, radius, dim, mask)
-    if torch.is_grad_enabled() and (x.requires_grad or (isinstance(q, Tensor) and q.requires_grad)):
-        return _ProjectMean.apply(x, q, m, dim, mask)
-    return _cpu.project_mean(x, q, m.radius.number, dim, mask, keep=False)[0]
+
+    def by_radius(x: Tensor, q: Control, _: Any = None) -> Tensor:
+        return project(x, of_mean(torch, m.radius, *_plain.row_means(x, dim, mask), q), dim, mask)
+
+    p = map_rows(x, q, 1.0, m, dim, mask, by_radius)
+    return by_radius(x, q) if p is None else p
 
 
 @torch.library.custom_op("sparsegen::entmax", mutates_args=())

@@ -147,36 +147,46 @@ def map_rows(
     x: Tensor, code: Code, radius: Control, second: Control, dim: int, mask: Tensor | None, keep: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Probabilities of a map; `second` is temperature or alpha. To `keep`, also what the way back needs of each row."""
-    entries = x.numel()
-    if dim == -1 and mask is None and entries and type(radius) is type(second) is float and x.is_contiguous():
-        x = settled(x)
-        n, p = x.shape[-1], torch.empty_like(x)
-        rows = entries // n
-        found = torch.empty(2 * rows, dtype=torch.float64) if keep else None
-        at = found.data_ptr() if found is not None else 0
-        _core.map(
-            address(x), p.data_ptr(), STORAGE[x.dtype], rows, n, 1, n, 1, 1, *code, radius, 0, second, 0, 0, 0, at,
-            at + 8 * rows if keep else 0, torch.get_num_threads(),
-        )  # fmt: skip
-        return p, found
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     lead = lead_shape(x, dim)
-    found = torch.ones((2, *lead), dtype=torch.float64) if keep else None
-    if entries:
+    found = torch.ones((3, *lead), dtype=torch.float64) if keep else None
+    if x.numel():
         x, walk = _walk(x, dim)
         (r, radii), (s, seconds) = _control(radius, lead), _control(second, lead)
         mask_rows, offsets = _mask_rows(mask, x, dim)
-        first, last = (found[0].data_ptr(), found[1].data_ptr()) if found is not None else (0, 0)
+        at = found.data_ptr() if found is not None else 0
+        step = walk.outer * walk.inner * 8 if keep else 0
         _core.map(
             address(x), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, *code, r,
             address_or_none(radii), s, address_or_none(seconds), address_or_none(mask_rows), address_or_none(offsets),
-            first, last, torch.get_num_threads(),
+            at, at + step, at + 2 * step, torch.get_num_threads(),
         )  # fmt: skip
     return p, found
 
 
+_empty_like, _map_plain, _CHUNK = torch.empty_like, _core.map_plain, _core.CHUNK
+
+
+def map_quickly(x: Tensor, kind: int, radius: float, second: float) -> Tensor | None:
+    """A map of rows in one piece along the last axis; None for a tensor of which more has to be asked.
+
+    `kind` is :attr:`Map.kind`. For small calls, where every question costs: what is no strided tensor of one of our
+    types refuses to answer.
+    """
+    try:
+        kind, entries, n, here = kind | STORAGE[x.dtype], x.numel(), x.shape[-1], address(x)
+        if not (entries and here and x.is_cpu and x.is_contiguous()) or x.is_neg():
+            return None
+        p = _empty_like(x)
+        threads = 1 if entries < _CHUNK else torch.get_num_threads()
+        _map_plain(here, p.data_ptr(), kind, entries, n, radius, second, threads)
+    except (KeyError, IndexError, RuntimeError):
+        return None
+    return p
+
+
 def map_vjp(
-    z: Tensor, p: Tensor, v: Tensor, code: Code, radius: Control, second: Control, found: Kept,
+    z: Tensor, p: Tensor, v: Tensor, code: Code, radius: Control, second: Control, found: Tensor | None,
     dim: int, mask: Tensor | None, want: tuple[bool, bool],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of scores and, if wanted, of both controls of each row (float64); `found` is what each row kept."""
@@ -187,18 +197,17 @@ def map_vjp(
         z, walk = _walk(z, dim)
         (r, radii), (s, seconds) = _control(radius, lead), _control(second, lead)
         mask_rows, offsets = _mask_rows(mask, z, dim)
-        first, base, count = (address_or_none(t) for t in found)
+        at, step = (0, 0) if found is None else (found.data_ptr(), found.stride(0) * 8)
         _core.map_vjp(
             address(z), address(p), address(v), grad.data_ptr(), STORAGE[p.dtype], walk.outer, walk.n, walk.inner,
             *walk.strides, *code, r, address_or_none(radii), s, address_or_none(seconds), address_or_none(mask_rows),
-            address_or_none(offsets), first, base, count, address_or_none(to_radius), address_or_none(to_second),
-            torch.get_num_threads(),
+            address_or_none(offsets), at, at + step, at + 2 * step, address_or_none(to_radius),
+            address_or_none(to_second), torch.get_num_threads(),
         )  # fmt: skip
     return grad, to_radius, to_second
 
 
 _ENTMAX = MAPS["entmax"].code
-_NOTHING = (None, None, None)
 
 
 def entmax(x: Tensor, alpha: Control, dim: int, mask: Tensor | None) -> Tensor:
@@ -208,29 +217,8 @@ def entmax(x: Tensor, alpha: Control, dim: int, mask: Tensor | None) -> Tensor:
 
 def entmax_vjp(p: Tensor, v: Tensor, alpha: Control, dim: int, want: bool) -> tuple[Tensor, Tensor | None]:
     """Gradients of scores and, if wanted, of the alpha of each row (float64), given p and the upstream `v`."""
-    grad, _, along = map_vjp(p, p, v, _ENTMAX, 1.0, alpha, _NOTHING, dim, None, (False, want))
+    grad, _, along = map_vjp(p, p, v, _ENTMAX, 1.0, alpha, None, dim, None, (False, want))
     return grad, along
-
-
-def project_mean(
-    x: Tensor, q: Tensor | float, rule: int, dim: int, mask: Tensor | None, keep: bool
-) -> tuple[Tensor, tuple[Tensor, ...]]:
-    """Project onto a radius made of each row's mean; also radius, mean and count of each row if to `keep`."""
-    p = torch.empty_like(x, memory_format=torch.contiguous_format)
-    lead = lead_shape(x, dim)
-    found = tuple(torch.ones(lead, dtype=torch.float64) for _ in range(3)) if keep else ()
-    if x.numel():
-        x, walk = _walk(x, dim)
-        rows, offsets = _mask_rows(mask, x, dim)
-        per_row = settled(q.double()).expand(lead).contiguous() if isinstance(q, Tensor) else None
-        number = 0.0 if isinstance(q, Tensor) else q
-        radius, mean, count = (t.data_ptr() for t in found) if keep else (0, 0, 0)
-        _core.project_mean(
-            address(x), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, rule, number,
-            address_or_none(per_row), address_or_none(rows), address_or_none(offsets), radius, mean, count,
-            torch.get_num_threads(),
-        )  # fmt: skip
-    return p, found
 
 
 WORDS_FROM = 64  # shortest row whose support is kept as bits

@@ -13,6 +13,7 @@ from sparsegen._table import checks
 from sparsegen._table.controls import CONTROLS, control_number
 from sparsegen._table.maps import Map
 from sparsegen.torch import _apply
+from sparsegen.torch._route import bare, quick
 
 
 def _exp(theta: Tensor, most: float = math.inf) -> Tensor:
@@ -23,6 +24,12 @@ def _exp(theta: Tensor, most: float = math.inf) -> Tensor:
     theta = theta.float() if theta.dtype.itemsize == 2 else theta
     reach = 0.45 * math.log(torch.finfo(theta.dtype).max)
     return (theta + (theta.clamp(-reach, min(reach, math.log(most))) - theta).detach()).exp()
+
+
+def _exp_number(theta: float, dtype: torch.dtype, most: float) -> float:
+    """The same of a number that was read off a tensor of this type."""
+    reach = 0.45 * math.log(torch.finfo(torch.float32 if dtype.itemsize == 2 else dtype).max)
+    return math.exp(min(max(theta, -reach), reach, math.log(most)))
 
 
 def as_kept(control: str, value: Any) -> Any:
@@ -102,10 +109,48 @@ class Mapping(nn.Module):
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map the scores along the module's `dim`; True in the mask may be chosen."""
         assert self.row is not None  # modules without a row have a forward of their own
+        theta = self._parameters.get("theta")
+        kept = self._buffers.get("control") if theta is None else theta
+        if kept is not None and kept.dim() == 0 and kept.is_cpu and bare():  # one number, there to be read
+            return self._by_number(scores, mask, theta, kept.item())
+        return self._by_tensor(scores, mask, theta)
+
+    def _by_number(self, scores: Tensor, mask: Tensor | None, theta: Tensor | None, number: float) -> Tensor:
+        """The same in few calls."""
+        assert self.row is not None  # see forward()
+        kept = number if theta is None else _exp_number(number, theta.dtype, CONTROLS[self.control_name].most)
+        radius, second = self._told(kept)
+        if theta is not None and theta.requires_grad and torch.is_grad_enabled():
+            p = _apply.apply_learned(
+                scores, theta, kept, (radius, second), self.row, self.dim, mask,
+                lambda z, theta: self._by_tensor(z, mask, theta),
+            )  # fmt: skip
+            return self._by_tensor(scores, mask, theta) if p is None else p
+        p = quick(scores, self.row, radius, second) if mask is None and self.dim == -1 else None
+        if p is not None:
+            return p
         if self.control_name == "lam":  # by radius: near 1, lam has no digits left for 1 - lam
-            return _apply.apply_radius(scores, self.kept(), self.row, self.dim, mask, temperature=self.temperature)
-        controls = {self.control_name: self.value()} if self.control_name else {}
-        return _apply.apply(self.row.name, scores, controls, self.dim, mask, False)
+            return _apply.apply_radius(scores, radius, self.row, self.dim, mask, temperature=self.temperature)
+        return _apply.apply(self.row.name, scores, {self.control_name: self._value(kept)}, self.dim, mask, False)
+
+    def _told(self, kept: float) -> tuple[float, float]:
+        """What a kernel is told: the radius or its control, and temperature or alpha."""
+        if self.control_name in ("lam", "q"):
+            return kept, self.temperature
+        return 1.0, self._value(kept)
+
+    def _value(self, kept: Any) -> Any:
+        return as_value(self.control_name, kept)
+
+    def _by_tensor(self, scores: Tensor, mask: Tensor | None, theta: Tensor | None) -> Tensor:
+        """The same of controls for each row, on other devices and in graphs."""
+        assert self.row is not None  # see forward()
+        if not self.control_name:
+            return _apply.apply(self.row.name, scores, {}, self.dim, mask, False)
+        kept = self.control if theta is None else _exp(theta, CONTROLS[self.control_name].most)
+        if self.control_name == "lam":
+            return _apply.apply_radius(scores, kept, self.row, self.dim, mask, temperature=self.temperature)
+        return _apply.apply(self.row.name, scores, {self.control_name: self._value(kept)}, self.dim, mask, False)
 
     def kernel_control(self) -> Tensor | float:
         """What a kernel for maps of linear scores is told: the radius, or the control its rule makes the radius of."""

@@ -16,6 +16,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from sparsegen._table.maps import Map
 from sparsegen.torch import _cpu, _plain
 
 # Asked in every call, so kept where one look finds them.
@@ -62,11 +63,22 @@ def once(*upstream: Tensor) -> bool:
     return plain and forward_ad._current_level < 0
 
 
+def bare() -> bool:
+    """Is nothing under way that could see a tensor otherwise than the kernel does?"""
+    if is_compiling() or _dispatch_modes() or _is_tracing() or _in_functorch():
+        return False
+    return forward_ad._current_level < 0
+
+
+def quick(z: Any, m: Map, radius: float, second: float = 1.0) -> Tensor | None:
+    """A map of a plain tensor along its last axis, without mask and gradients, in few calls; None: ask for more."""
+    if type(z) is not Tensor or not bare() or z.requires_grad:
+        return None
+    return _cpu.map_quickly(z, m.kind, radius, second)
+
+
 def eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:
     """all_plain() of what a projection takes, with fewer calls: the usual one has a number and no mask."""
     if type(x) not in PLAIN_TYPES or not x.is_cpu:
         return False
-    plain = (type(radius) is float or readable(radius)) and (mask is None or readable(mask))
-    if not plain or is_compiling() or _dispatch_modes() or _is_tracing() or _in_functorch():
-        return False
-    return forward_ad._current_level < 0
+    return (type(radius) is float or readable(radius)) and (mask is None or readable(mask)) and bare()
