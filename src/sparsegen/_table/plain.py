@@ -135,7 +135,7 @@ def _entmax_shift(xp: Any, below: Array, gap: Array, done: Any) -> Array:
     """How far all scores must be lowered for the shares to sum to 1.
 
     Newton's method, which comes from the left and never passes the answer for gap <= 1; else its bracket is halved
-    first. `done` looks at where it stands still, and may stop it.
+    first. A row rests once it has found its answer, so that no other row can move it; `done` looks at those that do.
     """
     n = _count(xp, below < math.inf, below)
     log = xp.log(n)
@@ -143,14 +143,15 @@ def _entmax_shift(xp: Any, below: Array, gap: Array, done: Any) -> Array:
     near = abs(q) < 1e-3
     low = xp.zeros_like(n)
     high = xp.where(near, log, -xp.expm1(-q) / xp.where(near, 1.0, gap))  # all n scores equal
-    shift, still = low, 16 * float(xp.finfo(below.dtype).eps)
+    shift, still, rests = low, 16 * float(xp.finfo(below.dtype).eps), low > 0
     for turn in range(TURNS):
         total, step = _entmax_step(xp, below, shift, gap)
         low, high = xp.where(total >= 1, shift, low), xp.where(total >= 1, high, shift)
         found = shift + step
         halve = ~((found >= low) & (found <= high)) | ((turn < HALVINGS) & (gap > 1))
-        shift = xp.where(halve, (low + high) / 2, found)
-        if done(~halve & (abs(step) <= still * shift)):
+        shift = xp.where(rests, shift, xp.where(halve, (low + high) / 2, found))
+        rests = rests | (~halve & (abs(step) <= still * shift))
+        if done(rests):
             break
     return shift
 

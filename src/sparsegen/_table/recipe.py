@@ -228,14 +228,17 @@ def _shares(f: Frame, m: Map, z: Array, temperature: Any, keep: Any, axis: int) 
     xp, hidden = f.xp, z == HIDDEN
     empty = xp.all(hidden, axis, keepdims=True)
     w = _weights(f, m, z, hidden, empty, temperature, axis)
-    if m.transform == "exp" and _is_one(keep):
-        return xp.where(empty, 0.0, w)
     total = f.total(w, axis)
     w = f.refuse(m, (total == 0) & ~empty, "not all 0", None, w, axis)
+    all_of_it = xp.where(empty, 0.0, w if m.transform == "exp" else w / xp.where(total == 0, 1.0, total))
     if _is_one(keep):
-        return xp.where(empty, 0.0, w / xp.where(total == 0, 1.0, total))
+        return all_of_it
     radius = scaled(f, keep, xp.where(empty, 1.0, f.wide(total)), axis)
-    return f.project(xp.where(hidden, HIDDEN, w), radius, axis, None, True)
+    p = f.project(xp.where(hidden, HIDDEN, w), radius, axis, None, True)
+    if isinstance(keep, float):
+        return p
+    # Among other shares, all of the sum still gives what it gives alone, to the last bit.
+    return xp.where(_column(f, keep, z, axis) == 1, f.still(all_of_it) + (p - f.still(p)), p)
 
 
 def _weights(f: Frame, m: Map, z: Array, hidden: Array, empty: Array, temperature: Any, axis: int) -> Array:
