@@ -23,6 +23,7 @@ from sparsegen.numpy.control import (
 from sparsegen.numpy.explain import Explanation, explain, lipschitz
 from sparsegen.numpy.losses import (
     Gradients,
+    entmax_loss,
     softmax_log_loss,
     sparsegen_hinge_loss,
     sparsehourglass_hinge_loss,
@@ -58,6 +59,7 @@ __all__ = [
     "calibrate",
     "entmax",
     "entmax15",
+    "entmax_loss",
     "explain",
     "get_num_threads",
     "hardmax",

@@ -161,5 +161,5 @@ def test_multihead_attention_has_an_alpha_and_a_temperature_that_may_be_set():
     assert attend.lam.flatten().tolist() == [0.25, 0.5]
     with pytest.raises(AttributeError, match="alpha"):
         _ = attend.alpha
-    with pytest.raises(ValueError, match="temperature must be a positive number, got -1.0"):
+    with pytest.raises(ValueError, match=r"temperature must be a positive number, got -1\.0"):
         attend.temperature = -1.0

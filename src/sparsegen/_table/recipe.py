@@ -209,11 +209,12 @@ def _is_one(keep: Any) -> bool:
 
 
 def _shares_info(f: Frame, m: Map, z: Array, p: Array, temperature: Any, keep: Any, axis: int) -> tuple[Array, Array]:
-    """What :func:`info` finds, on the scale of g(z)."""
+    """What :func:`info` finds: of the shares, then on the scale of g(z), whose sum may be beyond all numbers."""
     xp, hidden, wide = f.xp, z == HIDDEN, f.wide(f.still(z))
+    size, tau = info(f, f.still(_shares(f, m, wide, temperature, 1.0, axis)), p, keep, axis)
     wide = wide / _temperature(f, temperature, wide, axis) if m.transform == "exp" else wide
-    g = xp.where(hidden, 0.0, TRANSFORMS[m.transform].g(xp, xp.where(hidden, 0.0, wide)))
-    return info(f, g, p, keep * xp.sum(g, axis), axis)
+    total = xp.sum(xp.where(hidden, 0.0, TRANSFORMS[m.transform].g(xp, xp.where(hidden, 0.0, wide))), axis)
+    return size, xp.where(tau == 0, 0.0, tau * total)
 
 
 def _column(f: Frame, control: Array, z: Array, axis: int) -> Array:

@@ -37,10 +37,12 @@ from sparsegen.torch.control import (
     q_for_support,
 )
 from sparsegen.torch.losses import (
+    EntmaxLoss,
     SoftmaxLogLoss,
     SparsegenHingeLoss,
     SparsehourglassHingeLoss,
     SparsemaxHuberLoss,
+    entmax_loss,
     softmax_log_loss,
     sparsegen_hinge_loss,
     sparsehourglass_hinge_loss,
@@ -88,6 +90,7 @@ __all__ = [
     "DotAttention",
     "Entmax",
     "Entmax15",
+    "EntmaxLoss",
     "Hardmax",
     "Info",
     "MultiheadAttention",
@@ -108,6 +111,7 @@ __all__ = [
     "calibrate",
     "entmax",
     "entmax15",
+    "entmax_loss",
     "explain",
     "hardmax",
     "lam_for_mean_support",
