@@ -198,7 +198,7 @@ def shares(
         p = f.like(p, z)
     if not want:
         return p
-    if not _is_one(keep):
+    if not (_is_one(keep) or nothing):
         return p, _shares_info(f, m, x, p, temperature, keep, axis)
     size = f.xp.sum(f.still(p) > 0, axis)
     return p, (size, f.xp.where(size > 0, 0.0, f.wide(size) * math.nan))
