@@ -12,14 +12,15 @@ from typing import TYPE_CHECKING, Any
 from sparsegen.numpy import losses as _losses
 from sparsegen.numpy import maps as _maps
 from sparsegen.numpy._apply import Info
+from sparsegen.numpy.calibration import calibrate
 from sparsegen.numpy.control import (
-    calibrate,
     lam_for_mean_support,
     lam_for_peak,
     lam_for_support,
     q_for_lipschitz,
     q_for_support,
 )
+from sparsegen.numpy.distance import lam_for_distance
 from sparsegen.numpy.explain import Explanation, explain, lipschitz
 from sparsegen.numpy.losses import (
     Gradients,
@@ -63,6 +64,7 @@ __all__ = [
     "explain",
     "get_num_threads",
     "hardmax",
+    "lam_for_distance",
     "lam_for_mean_support",
     "lam_for_peak",
     "lam_for_support",

@@ -9,6 +9,7 @@ import torch
 import oracle
 import sparsegen as sg
 import sparsegen.torch as sgt
+from test_torch_cases import FORWARD_MODE
 
 RNG = np.random.default_rng(3)
 Z = RNG.standard_normal((8, 5)) * 2
@@ -83,6 +84,7 @@ def test_torch_gives_what_numpy_does_with_masks_weights_and_an_alpha_per_row(tar
     assert (grad.scores[~mask] == 0).all()
 
 
+@FORWARD_MODE
 def test_gradcheck_and_gradgradcheck():
     z = torch.tensor(Z[:3], requires_grad=True)
     alpha = torch.tensor([1.25, 1.5, 1.9], dtype=torch.float64, requires_grad=True)
