@@ -12,7 +12,8 @@ from sparsegen.numpy.dial import NAMES
 
 RNG = np.random.default_rng(5)
 Z = RNG.standard_normal((60, 7)) * RNG.choice([0.1, 1.0, 4.0], (60, 1))
-Z[:10] = np.round(Z[:10]) + [1, 0, 0, 0, 0, 0, 0]  # ties
+Z[:10] = np.round(Z[:10])  # ties
+Z[:10, 0] += 1
 Z[0] = 1.0
 POSITIVE = abs(Z) + 0.125
 
