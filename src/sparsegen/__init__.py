@@ -12,17 +12,19 @@ from typing import TYPE_CHECKING, Any
 from sparsegen.numpy import losses as _losses
 from sparsegen.numpy import maps as _maps
 from sparsegen.numpy._apply import Info
+from sparsegen.numpy.calibration import calibrate
 from sparsegen.numpy.control import (
-    calibrate,
     lam_for_mean_support,
     lam_for_peak,
     lam_for_support,
     q_for_lipschitz,
     q_for_support,
 )
+from sparsegen.numpy.distance import lam_for_distance
 from sparsegen.numpy.explain import Explanation, explain, lipschitz
 from sparsegen.numpy.losses import (
     Gradients,
+    entmax_loss,
     softmax_log_loss,
     sparsegen_hinge_loss,
     sparsehourglass_hinge_loss,
@@ -58,9 +60,11 @@ __all__ = [
     "calibrate",
     "entmax",
     "entmax15",
+    "entmax_loss",
     "explain",
     "get_num_threads",
     "hardmax",
+    "lam_for_distance",
     "lam_for_mean_support",
     "lam_for_peak",
     "lam_for_support",

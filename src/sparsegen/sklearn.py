@@ -31,15 +31,18 @@ from sparsegen._table.losses import LOSSES as TABLE
 from sparsegen._table.maps import MAPS
 from sparsegen._table.targets import Target, read
 
+# Its `alpha` is the strength of the regularization, as everywhere in scikit-learn.
+_TRAINED = [row for row in TABLE.values() if row.control != "alpha"]
+
 
 def _losses_of(mapping: str) -> dict[str, str]:
     """The losses that train a map, by their form; a hinge loss comes first."""
-    found = {row.form: row.name for row in TABLE.values() if row.mapping == mapping}
+    found = {row.form: row.name for row in _TRAINED if row.mapping == mapping}
     return dict(sorted(found.items(), key=lambda item: item[0] != "hinge"))
 
 
 # The loss of each map under each name; "auto" is the first. Sparsemax is sparsegen_lin with its dial at 0.
-LOSSES = {"sparsemax": _losses_of("sparsegen_lin"), **{row.mapping: _losses_of(row.mapping) for row in TABLE.values()}}
+LOSSES = {"sparsemax": _losses_of("sparsegen_lin"), **{row.mapping: _losses_of(row.mapping) for row in _TRAINED}}
 BATCH = 64  # rows of one step of partial_fit
 RATE = 0.5  # of its steps
 

@@ -203,8 +203,13 @@ def test_no_two_points_are_steeper_than_the_lipschitz_constant(name, controls):
 
 
 def test_maps_without_a_lipschitz_constant_say_inf():
-    for name in MAPS.keys() - {"sparsemax", "sparsegen_lin", "sparsehourglass", "softmax"}:
+    bounded = {"sparsemax", "sparsegen_lin", "sparsehourglass", "softmax", "sparsegen_softmax", "entmax", "entmax15"}
+    for name in MAPS.keys() - bounded:
         assert sg.lipschitz(name, 5, **({"q": 1.0} if "q" in MAPS[name].controls else {})) == math.inf
+    assert sg.lipschitz("entmax", 5, alpha=2.5) == math.inf
+    assert sg.lipschitz("entmax", 5, alpha=2.0) == sg.lipschitz("sparsemax", 5)
+    assert sg.lipschitz("entmax", 5, alpha=1.0) == sg.lipschitz("softmax", 5)
+    assert sg.lipschitz("sparsegen_softmax", 5, lam=0.5, temperature=2.0) == 0.5
 
 
 def test_masks_and_axes():

@@ -366,5 +366,5 @@ def test_gradients_have_the_dtype_of_the_scores_and_losses_are_float64(dtype, na
     value, grad = loss(name, z, Y, return_grad=True)
     assert value.dtype == np.float64
     assert grad.scores.dtype == (dtype if np.dtype(dtype).kind == "f" else np.float64)
-    assert grad._fields == ("scores", "lam", "q")
-    assert [f for f in ("lam", "q") if getattr(grad, f) is not None] == [LOSSES[name]] * bool(LOSSES[name])
+    assert grad._fields == ("scores", "lam", "q", "alpha")
+    assert [f for f in ("lam", "q", "alpha") if getattr(grad, f) is not None] == [LOSSES[name]] * bool(LOSSES[name])

@@ -89,8 +89,8 @@ def test_a_number_and_a_tensor_of_no_axes_are_the_same_control(name):
 @pytest.mark.parametrize("name", CONTROLLED)
 def test_the_result_has_the_dtype_of_the_scores_whatever_that_of_the_control(name, dtype):
     for of_control in DTYPES:
-        given = {key: torch.full((4,), 0.5, dtype=of_control) for key in controls(name)}
-        exact = dict.fromkeys(controls(name), 0.5)
+        exact = {key: 1.5 if key == "alpha" else 0.5 for key in controls(name)}
+        given = {key: torch.full((4,), value, dtype=of_control) for key, value in exact.items()}
         p = torch_map(name)(scores(name, 4, 6, dtype=dtype), **given)
         assert p.dtype == dtype
         assert torch.equal(p, torch_map(name)(scores(name, 4, 6, dtype=dtype), **exact))

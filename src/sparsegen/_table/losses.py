@@ -1,9 +1,10 @@
 """The table of losses. A loss trains a map: its form, the row of the map, and that map's radius say all there is.
 
-Three forms. With p the map of z and eta the target:
+Four forms. With p the map of z and eta the target:
 
 * ``log``: the Kullback-Leibler divergence of p from eta;
 * ``huber``: the Fenchel-Young loss (p - eta).(z - r (p + eta)/2), whose gradient is p - eta;
+* ``tsallis``: the Fenchel-Young loss of minus Tsallis' entropy, whose gradient is p - eta too;
 * ``hinge``: the piecewise linear function F(z, r) of docs/math.md at the map's radius r, over r where it is `scaled`.
 
 The functions, modules and the classifier's choice are made from the rows.
@@ -23,7 +24,7 @@ class Loss:
 
     name: str
     mapping: str
-    form: Literal["log", "huber", "hinge"]
+    form: Literal["log", "huber", "tsallis", "hinge"]
     summary: str  # one sentence
     display: str  # the loss as TeX
     example: float  # the loss of EXAMPLE with the default control, to four digits
@@ -69,6 +70,13 @@ LOSSES: dict[str, Loss] = {
              "Loss whose gradient is sparsegen_lin(z, lam) - eta: smooth, Huber's function for two classes.",
              r"(p - \eta)\cdot\bigl(z - (1 - \lambda)(p + \eta)/2\bigr), \quad p = \mathrm{sparsegen\_lin}(z, \lambda)",
              0.2708, "lam", notes="With lam = 0 it is the sparsemax loss."),
+        Loss("entmax", "entmax", "tsallis",
+             "Convex loss whose gradient is entmax(z, alpha) - eta.",
+             r"(p - \eta)\cdot z + \Omega(\eta) - \Omega(p), \quad p = \mathrm{entmax}(z, \alpha), \quad"
+             r" \Omega(p) = \sum_i \frac{p_i^\alpha - p_i}{\alpha (\alpha - 1)}",
+             0.334, "alpha", 1.5,
+             notes="With alpha = 1 it is the loss of softmax, with alpha = 2 the sparsemax loss. It is 0 exactly where "
+                   "the map returns the target."),
         Loss("sparsegen_hinge", "sparsegen_lin", "hinge",
              "Convex loss, the paper's, that is 0 exactly where sparsegen_lin(z, lam) is uniform on the labels.",
              r"\frac{1}{1-\lambda} \sum_{i, j \in Y} |z_i - z_j|"

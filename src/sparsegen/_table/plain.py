@@ -99,6 +99,33 @@ def means(xp: Any, x: Array, hidden: Array) -> tuple[Array, Array]:
     return xp.sum(xp.where(hidden, 0.0, x) * scale, -1) / (some * scale), n
 
 
+def bent(xp: Any, log: Array, gap: Array) -> Array:
+    """(exp(gap log) - 1)/gap, which is the logarithm itself for a gap of 0."""
+    q = gap * log
+    near = abs(q) < 1e-3
+    series = log * (1 + q * (1 / 2 + q * (1 / 6 + q * (1 / 24 + q * (1 / 120 + q / 720)))))
+    return xp.where(near, series, xp.expm1(xp.where(near, 1.0, q)) / xp.where(near, 1.0, gap))
+
+
+def _bent_slope(xp: Any, log: Array, gap: Array) -> Array:
+    """The derivative of :func:`bent` in the gap."""
+    q = gap * log
+    near = abs(q) < 1e-2
+    series = log * log * (1 / 2 + q * (1 / 3 + q * (1 / 8 + q * (1 / 30 + q * (1 / 144 + q / 840)))))
+    far = xp.where(near, 1.0, gap)
+    return xp.where(near, series, (log * xp.exp(q) - bent(xp, log, gap)) / far)
+
+
+def tsallis(xp: Any, p: Array, alpha: Array) -> tuple[Array, Array]:
+    """What each probability adds to sum (p^alpha - p)/(alpha (alpha - 1)), minus Tsallis' entropy; its slope in alpha.
+
+    For alpha = 1 it is p log p.
+    """
+    gap, log = alpha - 1, xp.log(xp.where(p > 0, p, 1.0))
+    each = bent(xp, log, gap)
+    return p * each / alpha, p * (_bent_slope(xp, log, gap) - each / alpha) / alpha
+
+
 def _sparse_log(xp: Any, w: Array, gap: Array) -> Array:
     """log(1 - gap w)/gap, which is -w for a gap of 0; w is such that gap w < 1."""
     q = gap * w
@@ -120,12 +147,7 @@ def _entmax_step(xp: Any, below: Array, shift: Array, gap: Array) -> tuple[Array
     """The sum of the shares, and Newton's step on its power `gap`, which is convex for gap <= 1."""
     p, slope = _entmax_shares(xp, below, shift, gap)
     total = _sum(xp, p)
-    log = xp.log(total)
-    q = gap * log
-    near = abs(q) < 1e-3
-    series = log * (1 - q * (1 / 2 - q * (1 / 6 - q * (1 / 24 - q * (1 / 120 - q / 720)))))
-    rise = xp.where(near, series, -xp.expm1(-xp.where(near, 1.0, q)) / xp.where(near, 1.0, gap))
-    return total, rise * total / _sum(xp, slope)
+    return total, -bent(xp, -xp.log(total), gap) * total / _sum(xp, slope)
 
 
 HALVINGS, TURNS = 60, 80  # more than float64 has digits; Newton's method alone needs about 8
@@ -135,22 +157,20 @@ def _entmax_shift(xp: Any, below: Array, gap: Array, done: Any) -> Array:
     """How far all scores must be lowered for the shares to sum to 1.
 
     Newton's method, which comes from the left and never passes the answer for gap <= 1; else its bracket is halved
-    first. `done` looks at where it stands still, and may stop it.
+    first. A row rests once it has found its answer, so that no other row can move it; `done` looks at those that do.
     """
     n = _count(xp, below < math.inf, below)
-    log = xp.log(n)
-    q = gap * log
-    near = abs(q) < 1e-3
     low = xp.zeros_like(n)
-    high = xp.where(near, log, -xp.expm1(-q) / xp.where(near, 1.0, gap))  # all n scores equal
-    shift, still = low, 16 * float(xp.finfo(below.dtype).eps)
+    high = -bent(xp, -xp.log(n), gap)  # all n scores equal
+    shift, still, rests = low, 16 * float(xp.finfo(below.dtype).eps), low > 0
     for turn in range(TURNS):
         total, step = _entmax_step(xp, below, shift, gap)
         low, high = xp.where(total >= 1, shift, low), xp.where(total >= 1, high, shift)
         found = shift + step
         halve = ~((found >= low) & (found <= high)) | ((turn < HALVINGS) & (gap > 1))
-        shift = xp.where(halve, (low + high) / 2, found)
-        if done(~halve & (abs(step) <= still * shift)):
+        shift = xp.where(rests, shift, xp.where(halve, (low + high) / 2, found))
+        rests = rests | (~halve & (abs(step) <= still * shift))
+        if done(rests):
             break
     return shift
 
@@ -178,11 +198,7 @@ def entmax_formula(xp: Any, z: Array, alpha: Array, p: Array, top: Array, still:
     most = xp.amax(p, -1, keepdims=True)
     # A row without a choice is computed as one of equal scores, as its derivatives are thrown away but must be finite.
     below = xp.where(chosen, xp.where(top > HIDDEN, top, 0.0) - z, xp.where(most > 0, math.inf, 0.0))
-    q = still(gap) * xp.log(xp.where(most > 0, most, 1.0))
-    near = abs(q) < 1e-3
-    log = xp.log(xp.where(most > 0, most, 1.0))
-    series = -log * (1 + q * (1 / 2 + q * (1 / 6 + q * (1 / 24 + q * (1 / 120 + q / 720)))))
-    shift = xp.where(near, series, -xp.expm1(xp.where(near, 1.0, q)) / xp.where(near, 1.0, still(gap)))
+    shift = -bent(xp, xp.log(xp.where(most > 0, most, 1.0)), still(gap))
     for _ in range(2):
         shift = shift + _entmax_step(xp, below, shift, gap)[1]
     return _entmax_shares(xp, below, shift, gap)[0]

@@ -198,7 +198,7 @@ def shares(
         p = f.like(p, z)
     if not want:
         return p
-    if not _is_one(keep):
+    if not (_is_one(keep) or nothing):
         return p, _shares_info(f, m, x, p, temperature, keep, axis)
     size = f.xp.sum(f.still(p) > 0, axis)
     return p, (size, f.xp.where(size > 0, 0.0, f.wide(size) * math.nan))
@@ -209,11 +209,12 @@ def _is_one(keep: Any) -> bool:
 
 
 def _shares_info(f: Frame, m: Map, z: Array, p: Array, temperature: Any, keep: Any, axis: int) -> tuple[Array, Array]:
-    """What :func:`info` finds, on the scale of g(z)."""
+    """What :func:`info` finds: of the shares, then on the scale of g(z), whose sum may be beyond all numbers."""
     xp, hidden, wide = f.xp, z == HIDDEN, f.wide(f.still(z))
+    size, tau = info(f, f.still(_shares(f, m, wide, temperature, 1.0, axis)), p, keep, axis)
     wide = wide / _temperature(f, temperature, wide, axis) if m.transform == "exp" else wide
-    g = xp.where(hidden, 0.0, TRANSFORMS[m.transform].g(xp, xp.where(hidden, 0.0, wide)))
-    return info(f, g, p, keep * xp.sum(g, axis), axis)
+    total = xp.sum(xp.where(hidden, 0.0, TRANSFORMS[m.transform].g(xp, xp.where(hidden, 0.0, wide))), axis)
+    return size, xp.where(tau == 0, 0.0, tau * total)
 
 
 def _column(f: Frame, control: Array, z: Array, axis: int) -> Array:
@@ -228,14 +229,17 @@ def _shares(f: Frame, m: Map, z: Array, temperature: Any, keep: Any, axis: int) 
     xp, hidden = f.xp, z == HIDDEN
     empty = xp.all(hidden, axis, keepdims=True)
     w = _weights(f, m, z, hidden, empty, temperature, axis)
-    if m.transform == "exp" and _is_one(keep):
-        return xp.where(empty, 0.0, w)
     total = f.total(w, axis)
     w = f.refuse(m, (total == 0) & ~empty, "not all 0", None, w, axis)
+    all_of_it = xp.where(empty, 0.0, w if m.transform == "exp" else w / xp.where(total == 0, 1.0, total))
     if _is_one(keep):
-        return xp.where(empty, 0.0, w / xp.where(total == 0, 1.0, total))
+        return all_of_it
     radius = scaled(f, keep, xp.where(empty, 1.0, f.wide(total)), axis)
-    return f.project(xp.where(hidden, HIDDEN, w), radius, axis, None, True)
+    p = f.project(xp.where(hidden, HIDDEN, w), radius, axis, None, True)
+    if isinstance(keep, float):
+        return p
+    # Among other shares, all of the sum still gives what it gives alone, to the last bit.
+    return xp.where(_column(f, keep, z, axis) == 1, f.still(all_of_it) + (p - f.still(p)), p)
 
 
 def _weights(f: Frame, m: Map, z: Array, hidden: Array, empty: Array, temperature: Any, axis: int) -> Array:

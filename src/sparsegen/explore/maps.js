@@ -68,7 +68,7 @@ const sparsegen = (() => {
     if (weights.some((v) => v < 0)) return { outside: "it needs every z at least 0" };
     if (!(sum > 0)) return { outside: "it needs a z that is not 0" };
     const { p, tau } = keep === 1 ? { p: weights.map((v) => v / sum), tau: 0 } : project(weights, keep * sum);
-    return { p, tau: (tau / sum) * all, radius: keep * all, g, size: p.filter((v) => v > 0).length };
+    return { p, tau: tau === 0 ? 0 : (tau / sum) * all, radius: keep * all, g, size: p.filter((v) => v > 0).length };
   }
 
   const cooled = (map, z, controls) => (map.controls.includes("temperature") ? z.map((v) => v / controls.temperature) : z);

@@ -8,7 +8,7 @@ size is a question about the c (docs/math.md, section 4).
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,6 +18,7 @@ from sparsegen._table import checks, recipe
 from sparsegen._table.arrays import as_array
 from sparsegen.numpy import maps
 from sparsegen.numpy._inputs import read_scores
+from sparsegen.numpy.dial import Dial
 
 TIES = ("raise", "below", "above")
 
@@ -132,22 +133,26 @@ def _shaped(value: np.ndarray, rooms: Rooms) -> float | np.ndarray:
 
 
 def lam_for_support(
-    scores: ArrayLike, k: ArrayLike, *, axis: int = -1, mask: ArrayLike | None = None,
-    ties: Literal["raise", "below", "above"] = "raise",
+    scores: ArrayLike, k: ArrayLike, *, mapping: str = "sparsegen_lin", axis: int = -1, mask: ArrayLike | None = None,
+    ties: Literal["raise", "below", "above"] = "raise", temperature: ArrayLike | None = None,
 ) -> float | np.ndarray:  # fmt: skip
-    """Return the lam with which sparsegen_lin has exactly `k` nonzeros, one per row.
+    """Return the lam with which a map has exactly `k` nonzeros, one per row.
 
     Parameters
     ----------
     scores : array of numbers
     k : int, or array of int
         How many, from 1 to the number of entries; an array broadcasts against the scores without the class axis.
+    mapping : str
+        A map with the control lam.
     axis : int
         The class axis.
     mask : boolean array, optional
         True where an entry may be chosen.
     ties : {"raise", "below", "above"}
         What to do where entries tie so that `k` cannot be had: refuse, or take the next smaller or larger size.
+    temperature : number or array, optional
+        Of sparsegen_softmax.
 
     Returns
     -------
@@ -164,12 +169,15 @@ def lam_for_support(
     0.5
     >>> sg.sparsegen_lin(z, lam=sg.lam_for_support(z, 3))
     array([0.6, 0.2, 0.2, 0. ])
+    >>> sg.sparsegen_softmax(z, lam=sg.lam_for_support(z, 1, mapping="sparsegen_softmax"))
+    array([1., 0., 0., 0.])
     """
-    rooms = find_rooms(scores, axis, mask)
+    dial = Dial(mapping, temperature)
+    rooms = find_rooms(*dial.points(scores, axis, mask))
     sizes = _settle(_sizes(k, rooms), rooms, ties)
     low, high = rooms.room(sizes), rooms.next_room(sizes)
     lam = _as_lam(_middle(low, high), low, high, rooms)
-    _confirm(maps.sparsegen_lin, scores, {"lam": lam.reshape(rooms.lead)}, sizes, rooms, axis, mask)
+    _confirm(dial.apply, scores, {"lam": lam.reshape(rooms.lead)}, sizes, rooms, axis, mask)
     return _shaped(lam, rooms)
 
 
@@ -186,8 +194,11 @@ def _confirm(
         checks.fail(ValueError, rooms.row(i), condition, f"a step of {gap:.3g}")
 
 
-def lam_for_mean_support(scores: ArrayLike, m: float, *, axis: int = -1, mask: ArrayLike | None = None) -> float:
-    """Return the one lam with which the rows of sparsegen_lin have `m` nonzeros on average.
+def lam_for_mean_support(
+    scores: ArrayLike, m: float, *, mapping: str = "sparsegen_lin", axis: int = -1, mask: ArrayLike | None = None,
+    temperature: ArrayLike | None = None,
+) -> float:  # fmt: skip
+    """Return the one lam with which the rows of a map have `m` nonzeros on average.
 
     Where ties or the number of rows do not allow exactly `m`, the nearest mean that can be had is taken.
 
@@ -196,10 +207,14 @@ def lam_for_mean_support(scores: ArrayLike, m: float, *, axis: int = -1, mask: A
     scores : array of numbers
     m : number
         The wished mean, from 1 to the mean number of entries.
+    mapping : str
+        A map with the control lam.
     axis : int
         The class axis.
     mask : boolean array, optional
         True where an entry may be chosen.
+    temperature : number or array, optional
+        Of sparsegen_softmax.
 
     Returns
     -------
@@ -213,7 +228,7 @@ def lam_for_mean_support(scores: ArrayLike, m: float, *, axis: int = -1, mask: A
     >>> float(np.mean(np.sum(sg.sparsegen_lin(z, lam=lam) > 0, axis=1)))
     5.0
     """
-    rooms = find_rooms(scores, axis, mask)
+    rooms = find_rooms(*Dial(mapping, temperature).points(scores, axis, mask))
     m = _wished("m", m, 1.0, rooms.n.mean())
     pooled = np.sort(rooms.c, axis=None)
     return _cut(pooled, np.arange(1, len(pooled) + 1), m * len(rooms.n), rooms)
@@ -240,70 +255,6 @@ def _cut(pooled: np.ndarray, below: np.ndarray, total: float, rooms: Rooms) -> f
     low = pooled[at : at + 1]
     high = pooled[at + 1 : at + 2] if at + 1 < len(pooled) else np.array([np.inf])
     return float(_as_lam(_middle(low, high), low, high, rooms)[0])
-
-
-BINS_AN_OCTAVE = 512
-LOWEST, HIGHEST = -200, 200  # powers of two between which radii are told apart
-
-
-def calibrate(
-    scores_iterable: Iterable[ArrayLike],
-    *,
-    mean_support: float | None = None,
-    density: float | None = None,
-    axis: int = -1,
-) -> float:
-    """Return the one lam with which all batches together have the wished mean support, or density; memory is constant.
-
-    The batches are seen once. Radii are told apart to 0.14 %, so the result is the nearest of those.
-
-    Parameters
-    ----------
-    scores_iterable : iterable of arrays
-        Batches of scores; they may differ in shape.
-    mean_support : float, optional
-        Nonzeros of a row, on average.
-    density : float, optional
-        Instead: the share of entries that are nonzero, averaged over rows.
-    axis : int
-        The class axis.
-
-    Returns
-    -------
-    lam : float
-
-    Examples
-    --------
-    >>> import numpy as np, sparsegen as sg
-    >>> batches = np.random.default_rng(0).normal(size=(10, 100, 30))
-    >>> lam = sg.calibrate(iter(batches), mean_support=3)
-    >>> abs(float(np.mean(np.sum(sg.sparsegen_lin(batches, lam=lam) > 0, axis=-1))) - 3) < 0.02
-    True
-    """
-    if (mean_support is None) == (density is None):
-        checks.fail(ValueError, "mean_support or density", "given, one of them", (mean_support, density))
-    name, wished = ("mean_support", mean_support) if density is None else ("density", density)
-    counts = np.zeros((HIGHEST - LOWEST) * BINS_AN_OCTAVE + 2)
-    rows = 0
-    least = most = 0.0
-    for batch in scores_iterable:
-        rooms = find_rooms(batch, axis, None)
-        share = np.ones(len(rooms.n)) if density is None else 1 / rooms.n
-        rows += len(rooms.n)
-        least += float(share.sum())
-        most += float((rooms.n * share).sum())
-        c, weight = rooms.c.ravel(), np.repeat(share, rooms.c.shape[1])
-        real = np.isfinite(c)
-        with np.errstate(divide="ignore"):
-            bins = np.floor((np.log2(c[real]) - LOWEST) * BINS_AN_OCTAVE) + 1
-        counts += np.bincount(np.clip(bins, 0, len(counts) - 1).astype(np.int64), weight[real], len(counts))
-    if rows == 0:
-        checks.fail(ValueError, "scores_iterable", "at least one row", "none")
-    target = _wished(name, wished, least / rows, most / rows)
-    reached = np.cumsum(counts)[:-1] / rows  # with a radius at the upper edge of each bin
-    away = np.abs(reached - target)
-    at = int(np.flatnonzero(away == away.min())[-1])  # of equally good radii the largest: the smallest are too near 0
-    return 1 - 2.0 ** (LOWEST + at / BINS_AN_OCTAVE)
 
 
 def lam_for_peak(

@@ -18,6 +18,7 @@ from sparsegen._table.arrays import as_array
 from sparsegen._table.controls import LOSS_CONDITIONS
 from sparsegen._table.losses import LOSSES, Loss
 from sparsegen._table.maps import HIDDEN
+from sparsegen._table.plain import tsallis
 from sparsegen._table.prose import NUMPY, loss_doc
 from sparsegen._table.radius import HOURGLASS, blend, blend_slopes
 from sparsegen._table.targets import Target, read
@@ -44,6 +45,8 @@ class Gradients(NamedTuple):
     """In lam, for losses that have it."""
     q: Any = None
     """In q, for losses that have it."""
+    alpha: Any = None
+    """In alpha, for losses that have it."""
 
 
 class Rows(NamedTuple):
@@ -116,6 +119,21 @@ def _huber(loss: Loss, rows: Rows, target: Target, control: Any, smoothing: floa
     return Evaluation(np.maximum(value, 0.0), grad, along, _tangent(value, grad, rows))
 
 
+def _tsallis(loss: Loss, rows: Rows, target: Target, control: Any, smoothing: float, want_grad: bool) -> Evaluation:
+    """(p - eta).z + Omega(eta) - Omega(p) with p the map of z; in alpha, only Omega moves."""
+    z, hidden = _wide(rows)
+    alpha = np.broadcast_to(control, len(z))
+    p, _ = _kernel.map_rows(np.where(hidden, HIDDEN, z), loss.map.code, 1.0, alpha, 1, None)
+    grad = p.copy()
+    grad[target.rows(), target.indices] -= target.eta
+    with np.errstate(all="ignore"):
+        here, here_along = (each.sum(axis=1) for each in tsallis(np, p, alpha[:, None]))
+        there, there_along = tsallis(np, target.eta, alpha[target.rows()])
+        value = (grad * z).sum(axis=1) + np.bincount(target.rows(), there, len(z)) - here
+        along = np.bincount(target.rows(), there_along, len(z)) - here_along
+    return Evaluation(np.maximum(value, 0.0), grad, along, _tangent(value, grad, rows))
+
+
 def _hinges(rows: Rows, target: Target, radius: Any, smoothing: float, want_grad: bool) -> tuple[Any, Any, Any]:
     """F(z, radius) of each row, its slope in the radius, and its gradient in z (or None)."""
     z = rows.z
@@ -168,7 +186,7 @@ def _hinge_of_mean(loss: Loss, rows: Rows, target: Target, q: Any, smoothing: fl
     return Evaluation(value, grad, slope * bend, slope * flat)
 
 
-FORMS = {"log": _log, "huber": _huber, "hinge": _hinge}
+FORMS = {"log": _log, "huber": _huber, "tsallis": _tsallis, "hinge": _hinge}
 
 
 def evaluate(
@@ -295,6 +313,23 @@ class WithQ(Protocol):
     ) -> tuple[Value, Gradients]: ...  # fmt: skip
 
 
+class WithAlpha(Protocol):
+    """A loss with the control alpha."""
+
+    @overload
+    def __call__(
+        self, scores: ArrayLike, target: Any, *, alpha: ArrayLike = ..., mask: ArrayLike | None = ...,
+        weight: ArrayLike | None = ..., reduction: str = ..., ignore_index: int = ..., ignore_empty: bool = ...,
+        return_grad: Literal[False] = ...,
+    ) -> Value: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, scores: ArrayLike, target: Any, *, alpha: ArrayLike = ..., mask: ArrayLike | None = ...,
+        weight: ArrayLike | None = ..., reduction: str = ..., ignore_index: int = ..., ignore_empty: bool = ...,
+        return_grad: Literal[True],
+    ) -> tuple[Value, Gradients]: ...  # fmt: skip
+
+
 def _uncontrolled(row: Loss) -> Any:
     def f(
         scores: Any, target: Any, *, mask: Any = None, weight: Any = None, reduction: str = "mean",
@@ -325,7 +360,17 @@ def _with_q(row: Loss) -> Any:
     return f
 
 
-_MAKERS = {"": _uncontrolled, "lam": _with_lam, "q": _with_q}
+def _with_alpha(row: Loss) -> Any:
+    def f(
+        scores: Any, target: Any, *, alpha: Any = row.default, mask: Any = None, weight: Any = None,
+        reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False, return_grad: bool = False,
+    ) -> Any:  # fmt: skip
+        return apply(row.name, scores, target, alpha, mask, weight, reduction, ignore_index, ignore_empty, return_grad)
+
+    return f
+
+
+_MAKERS = {"": _uncontrolled, "lam": _with_lam, "q": _with_q, "alpha": _with_alpha}
 
 
 def _made(name: str) -> Any:
@@ -345,5 +390,6 @@ def __getattr__(name: str) -> Any:
 
 softmax_log_loss: Uncontrolled = _made("softmax_log")
 sparsemax_huber_loss: WithLam = _made("sparsemax_huber")
+entmax_loss: WithAlpha = _made("entmax")
 sparsegen_hinge_loss: WithLam = _made("sparsegen_hinge")
 sparsehourglass_hinge_loss: WithQ = _made("sparsehourglass_hinge")

@@ -276,7 +276,9 @@ def _entmax_backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
 def _entmax_vjp_backward(ctx: Any, grad_grad: Tensor, grad_along: Tensor) -> tuple[Any, ...]:
     again = torch.is_grad_enabled()
     with torch.enable_grad():
-        p, v, alpha = given = [t if t.requires_grad else t.detach().requires_grad_() for t in ctx.saved_tensors]
+        # Each a tensor of its own: p was made with alpha, but here it is as free as the others.
+        given = [t.view_as(t) if t.requires_grad else t.detach().requires_grad_() for t in ctx.saved_tensors]
+        p, v, alpha = given
         found = _plain.entmax_slopes(p, v, alpha, ctx.dim)
         slopes = torch.autograd.grad(found, given, (grad_grad, grad_along), create_graph=again)
     return *slopes, None

@@ -17,6 +17,7 @@ from sparsegen._table.arrays import as_array
 from sparsegen._table.controls import LOSS_CONDITIONS
 from sparsegen._table.losses import LOSSES, Loss
 from sparsegen._table.maps import HIDDEN
+from sparsegen._table.plain import tsallis
 from sparsegen._table.radius import of_mean
 from sparsegen._table.targets import Target, read
 from sparsegen.torch import _autograd, _cpu, _plain, _route
@@ -113,10 +114,23 @@ def _huber(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask:
     p = _autograd.project(x, radius, -1, mask)
     if isinstance(radius, Tensor):
         radius = radius.to(x.dtype).expand(x.shape[:-1]).unsqueeze(-1)
+    return ((p - eta) * (_shifted(x, eta, mask) - radius * (p + eta) / 2)).sum(-1)
+
+
+def _tsallis(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask: Tensor | None) -> Tensor:
+    """(p - eta).z + Omega(eta) - Omega(p) with p the map of z, row by row."""
+    eta, x = target.dense(z), z if z.dtype.itemsize > 2 else z.float()
+    p = _autograd.entmax(x, control, -1, mask)
+    shifted, alpha = _shifted(x, eta, mask), control if isinstance(control, Tensor) else x.new_full((), control)
+    alpha = alpha.to(x.dtype).expand(x.shape[:-1]).unsqueeze(-1)
+    return ((p - eta) * shifted + tsallis(torch, eta, alpha)[0] - tsallis(torch, p, alpha)[0]).sum(-1)
+
+
+def _shifted(x: Tensor, eta: Tensor, mask: Tensor | None) -> Tensor:
+    """Scores above their row's largest, 0 where hidden; NaN where a label is."""
     hidden = _plain.hide(x, mask) == HIDDEN
     top = torch.where(hidden, HIDDEN, x.detach()).amax(-1, keepdim=True)
-    shifted = torch.where(hidden, torch.where(eta > 0, torch.nan, 0.0), x - torch.where(top == HIDDEN, 0.0, top))
-    return ((p - eta) * (shifted - radius * (p + eta) / 2)).sum(-1)
+    return torch.where(hidden, torch.where(eta > 0, torch.nan, 0.0), x - torch.where(top == HIDDEN, 0.0, top))
 
 
 def _hinge(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask: Tensor | None) -> Tensor:
@@ -132,7 +146,7 @@ def _hinge(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask:
     return value / radius if loss.scaled else value
 
 
-FORMS = {"log": _log, "huber": _huber, "hinge": _hinge}
+FORMS = {"log": _log, "huber": _huber, "tsallis": _tsallis, "hinge": _hinge}
 
 
 def _on_cpu(target: Any) -> Any:

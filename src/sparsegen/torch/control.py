@@ -18,7 +18,9 @@ from sparsegen._table import checks
 from sparsegen._table.controls import control_number, renamed
 from sparsegen._table.maps import MAPS
 from sparsegen._table.prose import retold
+from sparsegen.numpy import calibration as _calibration
 from sparsegen.numpy import control as _control
+from sparsegen.numpy import distance as _distance
 from sparsegen.numpy import explain as _explain
 from sparsegen.torch._cpu import as_array
 from sparsegen.torch._inputs import check_dense
@@ -69,10 +71,10 @@ def _tensor(value: Any, scores: Tensor) -> Tensor:
 
 @_documented(_control.lam_for_support)
 def lam_for_support(
-    scores: Tensor, k: Any, *, dim: int = -1, mask: Tensor | None = None,
-    ties: Literal["raise", "below", "above"] = "raise",
+    scores: Tensor, k: Any, *, mapping: str = "sparsegen_lin", dim: int = -1, mask: Tensor | None = None,
+    ties: Literal["raise", "below", "above"] = "raise", temperature: Any = None,
 ) -> Tensor:  # fmt: skip
-    """Return the lam (float64) that gives sparsegen_lin exactly `k` nonzeros.
+    """Return the lam (float64) that gives a map exactly `k` nonzeros.
 
     >>> import torch, sparsegen.torch as sgt
     >>> z = torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.25, 0.0]])
@@ -80,19 +82,48 @@ def lam_for_support(
     >>> (sgt.sparsegen_lin(z, lam=lam) > 0).sum(-1)
     tensor([2, 2])
     """
-    found = _control.lam_for_support(_array(scores), _plain(k, "k"), axis=dim, mask=_plain(mask, "mask"), ties=ties)
+    found = _control.lam_for_support(
+        _array(scores), _plain(k, "k"), mapping=mapping, axis=dim, mask=_plain(mask, "mask"), ties=ties,
+        temperature=_plain(temperature, "temperature"),
+    )  # fmt: skip
+    return _tensor(found, scores)
+
+
+@_documented(_distance.lam_for_distance)
+def lam_for_distance(
+    scores: Tensor, distance: Any, *, mapping: str = "sparsegen_softmax", dim: int = -1, mask: Tensor | None = None,
+    temperature: Any = None,
+) -> Tensor:  # fmt: skip
+    """Return the largest lam (float64) whose probabilities stay within a total variation distance of lam = 0.
+
+    >>> import torch, sparsegen.torch as sgt
+    >>> z = torch.tensor([2.0, 1.0, 0.0, -1.0], dtype=torch.float64)
+    >>> p = sgt.sparsegen_softmax(z, lam=sgt.lam_for_distance(z, 0.05))
+    >>> round(float((p - z.softmax(-1)).abs().sum() / 2), 6)
+    0.05
+    """
+    found = _distance.lam_for_distance(
+        _array(scores), _plain(distance, "distance"), mapping=mapping, axis=dim, mask=_plain(mask, "mask"),
+        temperature=_plain(temperature, "temperature"),
+    )  # fmt: skip
     return _tensor(found, scores)
 
 
 @_documented(_control.lam_for_mean_support)
-def lam_for_mean_support(scores: Tensor, m: float, *, dim: int = -1, mask: Tensor | None = None) -> float:
+def lam_for_mean_support(
+    scores: Tensor, m: float, *, mapping: str = "sparsegen_lin", dim: int = -1, mask: Tensor | None = None,
+    temperature: Any = None,
+) -> float:  # fmt: skip
     """Return the one lam with which rows have `m` nonzeros on average.
 
     >>> import torch, sparsegen.torch as sgt
     >>> sgt.lam_for_mean_support(torch.tensor([[2.0, 1.0, 0.0], [0.5, 0.25, 0.0]]), 2)
     0.125
     """
-    return _control.lam_for_mean_support(_array(scores), m, axis=dim, mask=_plain(mask, "mask"))
+    return _control.lam_for_mean_support(
+        _array(scores), m, mapping=mapping, axis=dim, mask=_plain(mask, "mask"),
+        temperature=_plain(temperature, "temperature"),
+    )  # fmt: skip
 
 
 @_documented(_control.lam_for_peak)
@@ -121,7 +152,7 @@ def q_for_support(scores: Tensor, k: Any, *, dim: int = -1, mask: Tensor | None 
     return _tensor(_control.q_for_support(_array(scores), _plain(k, "k"), axis=dim, mask=_plain(mask, "mask")), scores)
 
 
-@_documented(_control.calibrate)
+@_documented(_calibration.calibrate)
 def calibrate(
     scores_iterable: Iterable[Tensor], *, mean_support: float | None = None, density: float | None = None, dim: int = -1
 ) -> float:
@@ -134,7 +165,7 @@ def calibrate(
     [1, 3]
     """
     arrays = (_array(scores, "each of scores_iterable") for scores in scores_iterable)
-    return _control.calibrate(arrays, mean_support=mean_support, density=density, axis=dim)
+    return _calibration.calibrate(arrays, mean_support=mean_support, density=density, axis=dim)
 
 
 @_documented(_explain.explain)

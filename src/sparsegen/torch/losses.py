@@ -57,6 +57,17 @@ class WithQ(Protocol):
         ...
 
 
+class WithAlpha(Protocol):
+    """A loss with the control alpha."""
+
+    def __call__(
+        self, scores: Tensor, target: Any, *, alpha: Control = ..., mask: Tensor | None = ..., weight: Any = ...,
+        reduction: str = ..., ignore_index: int = ..., ignore_empty: bool = ...,
+    ) -> Tensor:  # fmt: skip
+        """Return the loss."""
+        ...
+
+
 def _uncontrolled(row: Loss) -> Any:
     def f(
         scores: Tensor, target: Any, *, mask: Tensor | None = None, weight: Any = None, reduction: str = "mean",
@@ -87,7 +98,17 @@ def _with_q(row: Loss) -> Any:
     return f
 
 
-_MAKERS = {"": _uncontrolled, "lam": _with_lam, "q": _with_q}
+def _with_alpha(row: Loss) -> Any:
+    def f(
+        scores: Tensor, target: Any, *, alpha: Any = row.default, mask: Tensor | None = None, weight: Any = None,
+        reduction: str = "mean", ignore_index: int = -100, ignore_empty: bool = False,
+    ) -> Tensor:  # fmt: skip
+        return apply(row.name, scores, target, alpha, mask, weight, reduction, ignore_index, ignore_empty)
+
+    return f
+
+
+_MAKERS = {"": _uncontrolled, "lam": _with_lam, "q": _with_q, "alpha": _with_alpha}
 
 
 def _made(name: str) -> Any:
@@ -107,6 +128,7 @@ def __getattr__(name: str) -> Any:
 
 softmax_log_loss: Uncontrolled = _made("softmax_log")
 sparsemax_huber_loss: WithLam = _made("sparsemax_huber")
+entmax_loss: WithAlpha = _made("entmax")
 sparsegen_hinge_loss: WithLam = _made("sparsegen_hinge")
 sparsehourglass_hinge_loss: WithQ = _made("sparsehourglass_hinge")
 
@@ -156,5 +178,6 @@ def _module(name: str) -> Any:
 
 SoftmaxLogLoss: type[LossModule] = _module("softmax_log")
 SparsemaxHuberLoss: type[LossModule] = _module("sparsemax_huber")
+EntmaxLoss: type[LossModule] = _module("entmax")
 SparsegenHingeLoss: type[LossModule] = _module("sparsegen_hinge")
 SparsehourglassHingeLoss: type[LossModule] = _module("sparsehourglass_hinge")

@@ -216,7 +216,7 @@ def test_wrong_shapes_are_refused_by_name():
 
 @pytest.mark.parametrize("mapping", MAPS)
 def test_every_map_of_the_table_can_be_made_by_name(mapping):
-    control = dict.fromkeys(MAPS[mapping].controls, 0.5)
+    control = {key: 1.5 if key == "alpha" else 0.5 for key in MAPS[mapping].controls}
     module = sgt.make_map(mapping, **control)
     z = torch.tensor([[0.1, 0.9, 0.5], [1.5, 1.0, 0.3]], dtype=torch.float64)
     if mapping == "sparsegen_log":

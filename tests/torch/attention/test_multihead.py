@@ -315,7 +315,12 @@ def reference(module, x, mapping, hidden=None):
     return joined @ module.out_proj.weight.T + module.out_proj.bias, weights
 
 
-GIVEN = {"lam": [0.5, 0.25, 0.0, -1.0], "q": [0.5, 1.0, 2.0, 4.0], "temperature": [0.5, 1.0, 2.0, 4.0]}
+GIVEN = {
+    "lam": [0.5, 0.25, 0.0, -1.0],
+    "q": [0.5, 1.0, 2.0, 4.0],
+    "temperature": [0.5, 1.0, 2.0, 4.0],
+    "alpha": [1.25, 1.5, 1.75, 2.0][:H],
+}
 # The others are not defined for scores of both signs, or step.
 SMOOTH = [name for name, m in MAPS.items() if (not m.domain or name == "spherical_softmax") and name != "hardmax"]
 
@@ -329,7 +334,7 @@ def test_every_map_with_one_control_for_all_or_one_for_each_head(name, masked):
         if values is None and not MAPS[name].controls:
             continue
         control = MAPS[name].controls[0] if MAPS[name].controls else None
-        one = 0.25
+        one = 1.25 if control == "alpha" else 0.25
         each = [one] * H if values is None else values
         given = {} if control is None else {control: one if values is None else values}
         ours = MultiheadAttention(E, H, dtype=torch.float64, mapping=name, **given)

@@ -1,4 +1,4 @@
-"""The paper's Table 1, measured, and the numbers behind its errata (docs/math.md, section 9)."""
+"""The paper's Table 1, measured, and the numbers behind its errata (docs/math.md, section 10)."""
 
 from __future__ import annotations
 
