@@ -8,7 +8,7 @@ import torch
 
 from laws import LAWS, inside
 from sparsegen._table.maps import MAPS
-from sparsegen.torch import _cpu, _route, _plain
+from sparsegen.torch import _cpu, _plain, _route
 from test_torch_cases import NAMES, controls, torch_map
 
 
