@@ -180,9 +180,11 @@ def two_threads(maps: dict[str, Any]) -> str:
 @mark("maps")
 def small_calls(maps: dict[str, Any]) -> str:
     small = maps["small_calls"]
-    rows = [[name, number(value), number(small["ratio_grad"][name])]
-            for name, value in small["ratio"].items() if name != "softmax"]  # fmt: skip
-    return table(["", "without gradients", "with"], rows)
+    keys = [key for key in ("ratio", "ratio_grad", "ratio_step") if key in small]
+    base = "torch.softmax" if "torch.softmax" in small["ratio"] else "softmax"
+    names = [name for name in small["ratio"] if name != base]
+    rows = [[name, *(number(small[key][name]) for key in keys)] for name in names]
+    return table(["", "without gradients", "with", "there and back"][: 1 + len(keys)], rows)
 
 
 @mark("maps")

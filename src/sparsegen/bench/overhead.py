@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 import sparsegen.torch as sgt
+from sparsegen._table.maps import MAPS
+from sparsegen.bench.family import controls_of
 from sparsegen.bench.inputs import scores
 from sparsegen.bench.measure import extra_memory, interleaved, torch_threads
 from sparsegen.bench.peers import PEERS, gate
@@ -22,36 +24,50 @@ def _calls(form: Callable[[Tensor], Tensor], z: Tensor, count: int) -> None:
         form(z)
 
 
-def small_calls(seconds: float, block: int = 200) -> dict[str, Any]:
-    """Time a 1 x 32 call with and without gradients beside torch.softmax's, in blocks of calls; none if it is wrong.
+def _steps(form: Callable[[Tensor], Tensor], z: Tensor, count: int) -> None:
+    v = torch.ones_like(z)
+    for _ in range(count):
+        torch.autograd.grad(form(z), z, v)
 
-    >>> small_calls(0.0, block=1)["ratio"]["softmax"]
+
+_SOFTMAX = "torch.softmax"
+
+
+def _forms() -> dict[str, Callable[[Tensor], Tensor]]:
+    """What is called: torch.softmax, every map of the table, and modules whose control is learned."""
+    forms: dict[str, Callable[[Tensor], Tensor]] = {_SOFTMAX: lambda x: torch.softmax(x, -1)}
+    for name in MAPS:
+        forms[name] = partial(getattr(sgt, name), **controls_of(name))
+    learned = (sgt.Sparsegen(0.1, learnable=True), sgt.Sparsehourglass(0.5, learnable=True),
+               sgt.SparsegenSoftmax(0.1, learnable=True), sgt.Entmax(1.5, learnable=True))  # fmt: skip
+    return forms | {f"{type(module).__name__} that learns": module for module in learned}
+
+
+def small_calls(seconds: float, block: int = 200) -> dict[str, Any]:
+    """Time a 1 x 32 call of every map and of modules that learn, beside torch.softmax's; none if one is wrong.
+
+    In blocks of calls, with and without gradients, forward only; `ratio_step` is of forward and backward.
+
+    >>> small_calls(0.0, block=1)["ratio"]["torch.softmax"]
     1.0
     """
-    x = torch.randn(1, 32, generator=torch.Generator().manual_seed(0))
+    x = torch.randn(1, 32, generator=torch.Generator().manual_seed(0)).abs() + 0.1
     if not gate(PEERS[0], x, 0.5).timed:
         return {}
-    forms: dict[str, Callable[[Tensor], Tensor]] = {
-        "softmax": lambda x: torch.softmax(x, -1),
-        "sparsemax": sgt.sparsemax,
-        "sparsegen_lin": lambda x: sgt.sparsegen_lin(x, lam=0.5),
-        "sparsehourglass": lambda x: sgt.sparsehourglass(x, q=0.5),
-    }
+    forms = _forms()
     inputs = {"": x, "_grad": x.clone().requires_grad_()}
     with torch_threads(1):
-        times = interleaved(
-            {
-                name + kind: partial(_calls, form, z, block)
-                for name, form in forms.items()
-                for kind, z in inputs.items()
-            },
-            seconds,
-        )
+        calls: dict[str, Callable[[], Any]] = {}
+        for name, form in forms.items():
+            calls |= {name + kind: partial(_calls, form, z, block) for kind, z in inputs.items()}
+            calls[f"{name}_step"] = partial(_steps, form, inputs["_grad"], block)
+        times = interleaved(calls, seconds)
     us = {name: found["median_us"] / block for name, found in times.items()}
     return {
         "us": us,
-        "ratio": {name: us[name] / us["softmax"] for name in forms},
-        "ratio_grad": {name: us[f"{name}_grad"] / us["softmax_grad"] for name in forms},
+        "ratio": {name: us[name] / us[_SOFTMAX] for name in forms},
+        "ratio_grad": {name: us[f"{name}_grad"] / us[f"{_SOFTMAX}_grad"] for name in forms},
+        "ratio_step": {name: us[f"{name}_step"] / us[f"{_SOFTMAX}_step"] for name in forms},
     }
 
 

@@ -131,14 +131,43 @@ def maps(result: dict[str, Any]) -> Iterator[Any]:
     yield _adversarial(result)
     if result["memory"]:
         yield _memory(result)
-    for kind, key in (("without", "ratio"), ("with", "ratio_grad")):
-        found = result["small_calls"].get(key, {})
-        ours = ", ".join(f"{name} {number(value)}" for name, value in found.items() if name != "softmax")
-        yield f"1 x 32 call {kind} gradients / torch.softmax's: {ours or 'wrong, not timed'}"
+    small = result["small_calls"]
+    if small:
+        made = table("1 x 32 call / torch.softmax's", "", "no gradients", "with gradients", "there and back")
+        for name in small["ratio"]:
+            made.add_row(name, *(number(small[key][name]) for key in ("ratio", "ratio_grad", "ratio_step")))
+        yield made
+    else:
+        yield "1 x 32 call: wrong, not timed"
     if result["import"]:
         yield f"import sparsegen after NumPy: {result['import']['median_ms']:.1f} ms"
     yield _summary(result)
     if not result.get("quick"):  # toy sizes keep no promise and break none
+        yield _targets(result)
+
+
+def _family_grid(result: dict[str, Any], key: str, title: str) -> Table:
+    made = _wrapped(title, "", *(f"{row['rows']}\nx {row['K']}" for row in result["cases"]))
+    for name in result["cases"][0]["maps"]:
+        made.add_row(name, *(number(row["maps"][name][key]) for row in result["cases"]))
+    return made
+
+
+def family(result: dict[str, Any]) -> Iterator[Any]:
+    """Tables of `bench family`."""
+    for part in ("forward", "backward"):
+        for key, other in (("lin", "sparsegen_lin's"), ("softmax", "torch.softmax's")):
+            yield _family_grid(result, f"{part}_to_{key}", f"{part} / {other}, one thread")
+    made = _wrapped(
+        "Masked calls / the same without a mask", "", *(f"{r['rows']}\nx {r['K']}" for r in result["masks"])
+    )
+    for name in result["masks"][0]["ratio"]:
+        made.add_row(name, *(number(row["ratio"][name]) for row in result["masks"]))
+    yield made
+    for row in result["entmax"]:
+        others = ", ".join(f"{name} {number(value)}" for name, value in row["times_as_long"].items())
+        yield f"entmax15, {row['rows']} x {row['K']}: {number(row['to_softmax'])} of softmax; times as long: {others}"
+    if not result.get("quick"):
         yield _targets(result)
 
 
@@ -203,6 +232,7 @@ def estimator(result: dict[str, Any]) -> Iterator[Any]:
 
 SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[Any]]] = {
     "maps": maps,
+    "family": family,
     "scaling": scaling,
     "losses": losses,
     "attention": attention,

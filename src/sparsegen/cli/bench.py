@@ -15,6 +15,7 @@ class Bench(str, Enum):
     """What is measured."""
 
     maps = "maps"
+    family = "family"
     scaling = "scaling"
     losses = "losses"
     attention = "attention"
