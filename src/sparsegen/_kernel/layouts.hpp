@@ -142,10 +142,10 @@ class ByRow {
         const T* const pause = !first && stop - x > kSpan<T> ? x + kSpan<T> : stop;
         for (; x != pause; x += kStep<T>) {
           const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
-          s0 += vmin(d0, zero), n0 += d0 < zero;
-          s1 += vmin(d1, zero), n1 += d1 < zero;
-          s2 += vmin(d2, zero), n0 += d2 < zero;
-          s3 += vmin(d3, zero), n1 += d3 < zero;
+          add_negative<T>(d0, s0, n0);
+          add_negative<T>(d1, s1, n1);
+          add_negative<T>(d2, s2, n0);
+          add_negative<T>(d3, s3, n1);
           for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) {
             if (far) prefetch_far(x + j + shape.ahead);
             else prefetch(x + j + shape.ahead);
@@ -157,11 +157,11 @@ class ByRow {
       }
       for (; x != end; x += W) {
         const Vec<T> d = t - load(x);
-        s0 += vmin(d, zero), n0 += d < zero;
+        add_negative<T>(d, s0, n0);
       }
       if (shape.whole < shape.K) {
         const Vec<T> d = keep<T>(shape.tail, t - load(last));
-        s1 += vmin(d, zero), n1 += d < zero;
+        add_negative<T>(d, s1, n1);
       }
       sum_[i] = sum + ((s0 + s1) + (s2 + s3)), count_[i] = n0 + n1;
     }
@@ -176,7 +176,7 @@ class ByRow {
     const auto probability = [=](Vec<T> v, Mask<T>& n, Mask<T> counted) {
       const Vec<T> d = (tau - v) + rest;
       const Mask<T> on = d < error;
-      n += on & counted;
+      count_where<T>(on & counted, n);
       return keep<T>(on, d * scale);
     };
     const auto one = [&](int at, Mask<T>& n) { put<stream>(p + at, probability(load(x + at), n, ~Mask<T>{})); };
@@ -275,17 +275,17 @@ class ByLane {
       const int64_t turns = std::min<int64_t>(kSpanTurns, (end - x) / (4 * W));
       for (const T* stop = x + turns * 4 * W; x != stop; x += 4 * W) {
         const Vec<T> d0 = tau - load(x), d1 = tau - load(x + W), d2 = tau - load(x + 2 * W), d3 = tau - load(x + 3 * W);
-        s0 += vmin(d0, zero), n0 += d0 < zero;
-        s1 += vmin(d1, zero), n1 += d1 < zero;
-        s2 += vmin(d2, zero), n0 += d2 < zero;
-        s3 += vmin(d3, zero), n1 += d3 < zero;
+        add_negative<T>(d0, s0, n0);
+        add_negative<T>(d1, s1, n1);
+        add_negative<T>(d2, s2, n0);
+        add_negative<T>(d3, s3, n1);
         for (int j = 0; soon && j < 4 * W; j += kLine<T>) prefetch(next_ + (x - lanes_) + j);
       }
       sum += (s0 + s1) + (s2 + s3);
     }
     for (; x < end; x += W) {
       const Vec<T> d = tau - load(x);
-      sum += vmin(d, zero), n0 += d < zero;
+      add_negative<T>(d, sum, n0);
     }
     return {-sum, __builtin_convertvector(-(n0 + n1), Vec<T>)};
   }

@@ -15,7 +15,8 @@ inline constexpr int64_t kLaneLimit = 64;  // longest row that is transposed: se
 // Longest row that shares a group: its partial sums, in four chains, need no folding.
 template <class T>
 inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
-inline constexpr int64_t kVjpLaneLimit = 32, kVjpGroupLimit = 160, kPairLimit = 256;
+inline constexpr int64_t kVjpLaneLimit = kVectorBytes < 64 ? 32 : 0, kVjpGroupLimit = 160, kPairLimit = 256;
+inline constexpr int64_t kVjpSixteenLimit = 64;  // longest row of which sixteen, and the next sixteen, fit the first cache
 inline constexpr int kGroup = 16;           // rows brought in together: a cache line of a transposed float array
 
 // The memory of one thread, O(K), with room for `slots` whole rows. It is kept from call to call so that small calls do not
@@ -53,7 +54,7 @@ class Workspace {
       const int64_t lanes = 2 * std::min(std::max<int64_t>(new_K, kTile<T>), kLaneLimit) * kWidth<T>;
       const int64_t entries = maxima + picked + lanes + new_room;
       data.reset(new T[entries]);
-      touched.reset(new int32_t[new_K / kStep<T> + 1]);
+      touched.reset(new int32_t[new_K / kPart<T> + 1]);
       view.maxima = data.get();
       view.picked = view.maxima + maxima;
       view.lanes = view.picked + picked;
@@ -283,8 +284,9 @@ inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, 
                       const Scratch<T>& s, T* along) {
   constexpr int W = kWidth<T>;
   const int64_t K = job.K;
-  const bool lanes = K >= kTile<T> && K <= kVjpLaneLimit, together = !lanes && K >= W && K <= kVjpGroupLimit;
-  const int width = lanes || together ? W : K <= kPairLimit ? 2 : 1;
+  const bool lanes = K >= kTile<T> && K <= kVjpLaneLimit;
+  const bool together = !lanes && (K >= W || Remainder<T>::kAnyLength) && K <= kVjpGroupLimit;
+    const int width = lanes || together ? (K <= kVjpSixteenLimit ? W : std::min(W, 8)) : K <= kPairLimit ? 2 : 1;
   for (int i = 0; i < n; i += width) {
     const int m = std::min(width, n - i);
     T* wp = along ? along + i : nullptr;
@@ -337,7 +339,7 @@ inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, 
 template <class S>
 inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
-  constexpr int most = kGroup / 2;
+  constexpr int most = std::max(kGroup / 2, kWidth<T>);
   const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
   S* grad = static_cast<S*>(job.grad_x);
   const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;

@@ -96,13 +96,26 @@ inline void finish_streams() {
 #endif
 }
 
+#if defined(__AVX512F__)
+// The lanes whose bit is set, others 0 or left alone: the memory of those is not touched.
+template <class T>
+inline Vec<T> load_bits(const T* x, unsigned bits) {
+  if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_loadu_ps((__mmask16)bits, x);
+  else return (Vec<T>)_mm512_maskz_loadu_pd((__mmask8)bits, x);
+}
+
+template <class T>
+inline void store_bits(T* p, Vec<T> v, unsigned bits) {
+  if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(p, (__mmask16)bits, (__m512)v);
+  else _mm512_mask_storeu_pd(p, (__mmask8)bits, (__m512d)v);
+}
+#endif
+
 // The first n < W entries; the lanes beyond them are 0 and their memory is not touched.
 template <class T>
 inline Vec<T> load_part(const T* x, int n) {
 #if defined(__AVX512F__)
-  const unsigned bits = (1u << n) - 1;
-  if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_loadu_ps((__mmask16)bits, x);
-  else return (Vec<T>)_mm512_maskz_loadu_pd((__mmask8)bits, x);
+  return load_bits(x, (1u << n) - 1);
 #elif defined(__AVX2__)
   if constexpr (sizeof(T) == 4) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -121,9 +134,7 @@ inline Vec<T> load_part(const T* x, int n) {
 template <class T>
 inline void store_part(T* p, Vec<T> v, int n) {
 #if defined(__AVX512F__)
-  const unsigned bits = (1u << n) - 1;
-  if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(p, (__mmask16)bits, (__m512)v);
-  else _mm512_mask_storeu_pd(p, (__mmask8)bits, (__m512d)v);
+  store_bits(p, v, (1u << n) - 1);
 #elif defined(__AVX2__)
   // By halves: masked stores are slow on some processors, and n is the same for row after row.
   if constexpr (sizeof(T) == 4) {
@@ -239,13 +250,50 @@ inline Vec<double> vsqrt(Vec<double> v) {
 }
 
 template <class T>
+inline Vec<T> select(Mask<T> mask, Vec<T> yes, Vec<T> no) {
+  return mask ? yes : no;
+}
+
+// The lanes of `mask`, others 0. With AVX-512 a comparison is a register of bits, which an operation takes as its own
+// condition: written as choices, these cost no instruction beside the addition, or the product that `v` is.
+template <class T>
 inline Vec<T> keep(Mask<T> mask, Vec<T> v) {
+#if defined(__AVX512F__)
+  return mask ? v : Vec<T>{};
+#else
   return (Vec<T>)((Mask<T>)v & mask);
+#endif
 }
 
 template <class T>
-inline Vec<T> select(Mask<T> mask, Vec<T> yes, Vec<T> no) {
-  return mask ? yes : no;
+inline void add_where(Mask<T> mask, Vec<T> v, Vec<T>& sum) {
+#if defined(__AVX512F__)
+  sum = mask ? sum + v : sum;
+#else
+  sum += keep<T>(mask, v);
+#endif
+}
+
+// Counts lanes downwards, as a mask is -1.
+template <class T>
+inline void count_where(Mask<T> mask, Mask<T>& n) {
+#if defined(__AVX512F__)
+  n = mask ? n - 1 : n;
+#else
+  n += mask;
+#endif
+}
+
+// Adds what is negative of `d` to `sum`, and counts it downwards.
+template <class T>
+inline void add_negative(Vec<T> d, Vec<T>& sum, Mask<T>& n) {
+  const Mask<T> on = d < Vec<T>{};
+#if defined(__AVX512F__)
+  add_where<T>(on, d, sum);
+#else
+  sum += vmin(d, Vec<T>{});
+#endif
+  count_where<T>(on, n);
 }
 
 // One bit per lane. `lane_bits<T>` names the element type; Mask<float> and Mask<double> may coincide in size.
@@ -264,6 +312,17 @@ inline unsigned lane_bits(Mask<T> mask) {
   unsigned bits = 0;
   for (int i = 0; i < kWidth<T>; ++i) bits |= (mask[i] ? 1u : 0u) << i;
   return bits;
+#endif
+}
+
+// One bit per lane where a > b. (Of a comparison in GCC's words it makes a mask, and bits of that.)
+template <class T>
+inline unsigned bits_above(Vec<T> a, Vec<T> b) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
+  else return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_GT_OQ);
+#else
+  return lane_bits<T>(a > b);
 #endif
 }
 
@@ -339,7 +398,29 @@ struct Sum {
 // Folds each of W vectors, of numbers or of masks, into one lane of the result.
 template <class T, class Op, class V>
 inline V fold_rows(const V* rows) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
+#if defined(__AVX512F__)
+  // By pairs within 128 bits, each then four rows of floats or two of doubles, and by pairs of these parts.
+  const auto halves = [](V a, V b) {
+    const __m512i even = _mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0x88), odd = _mm512_shuffle_i32x4((__m512i)a, (__m512i)b, 0xDD);
+    return Op::of((V)even, (V)odd);
+  };
+  V part[4];
+  if constexpr (sizeof(T) == 4) {
+    const auto pair = [](V a, V b) {
+      const __m512 even = _mm512_shuffle_ps((__m512)a, (__m512)b, 0x88), odd = _mm512_shuffle_ps((__m512)a, (__m512)b, 0xDD);
+      return Op::of((V)even, (V)odd);
+    };
+    for (int i = 0; i < 4; ++i)
+      part[i] = pair(pair(rows[4 * i], rows[4 * i + 1]), pair(rows[4 * i + 2], rows[4 * i + 3]));
+  } else {
+    const auto pair = [](V a, V b) {
+      const __m512d even = _mm512_unpacklo_pd((__m512d)a, (__m512d)b), odd = _mm512_unpackhi_pd((__m512d)a, (__m512d)b);
+      return Op::of((V)even, (V)odd);
+    };
+    for (int i = 0; i < 4; ++i) part[i] = pair(rows[2 * i], rows[2 * i + 1]);
+  }
+  return halves(halves(part[0], part[1]), halves(part[2], part[3]));
+#elif defined(__AVX2__)
   if constexpr (sizeof(T) == 4) {
     const auto pair = [](V a, V b) {
       const __m256 even = _mm256_shuffle_ps((__m256)a, (__m256)b, 0x88), odd = _mm256_shuffle_ps((__m256)a, (__m256)b, 0xDD);
