@@ -17,7 +17,8 @@ template <class T>
 inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
 inline constexpr int64_t kVjpLaneLimit = kVectorBytes < 64 ? 32 : 0, kVjpGroupLimit = 160, kPairLimit = 256;
 inline constexpr int64_t kVjpSixteenLimit = 64;  // longest row of which sixteen, and the next sixteen, fit the first cache
-inline constexpr int kGroup = 16;           // rows brought in together: a cache line of a transposed float array
+inline constexpr int kLineRows = 16;        // rows brought in together: a cache line of a transposed float array
+inline constexpr int kGroup = std::max(kLineRows, 2 * kWidth<float>);  // the same of rows that stand in one piece
 
 // The memory of one thread, O(K), with room for `slots` whole rows. It is kept from call to call so that small calls do not
 // pay for it; what is more than kKeptBytes goes back when the call ends.
@@ -78,11 +79,12 @@ inline int64_t offset(const Job& job, const Strides& strides, int64_t row) {
   return row / job.inner * strides.outer + row % job.inner * strides.inner;
 }
 
-// How many rows are brought in together: a cache line of a transposed array, or a group of short rows; long rows that stand
-// in one piece gain nothing by company.
+// How many rows are brought in together: a cache line of a transposed array, or a group of short rows, of the shortest two;
+// long rows that stand in one piece gain nothing by company.
 template <class T>
 inline int rows_together(int64_t K, int64_t entry) {
-  return entry == 1 && K > kGroupLimit<T> ? 1 : kGroup;
+  if (entry != 1) return kLineRows;
+  return K > kGroupLimit<T> ? 1 : K > kSortLimit ? kLineRows : kGroup;
 }
 
 // Where rows [row, row + n) of an array stand: in the array itself, or (`direct` false) in the slots. `at` has kGroup places.
@@ -211,10 +213,10 @@ class Together {
 template <class T>
 inline void project_group(const ProjectJob& job, const double* r, const T** src, int n, int64_t K, T** dst,
                           LaneRadii<T>& radii, const Scratch<T>& s, double* threshold) {
-  unsigned undone = (1u << n) - 1;
+  unsigned undone = ~0u >> (32 - n);
   if (K <= kGroupLimit<T>) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold).run();
-  for (int i = 0; undone >> i; ++i) {
-    if (!(undone >> i & 1)) continue;
+  for (; undone; undone &= undone - 1) {
+    const int i = __builtin_ctz(undone);
     if (K > kGroupLimit<T> && project_direct(src[i], K, r[i], dst[i], s, threshold[i])) continue;
     T* slot = s.rows + (s.slots > 1 ? i * s.stride : 0);
     if (src[i] != slot) std::copy_n(src[i], K, slot);
@@ -339,7 +341,7 @@ inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, 
 template <class S>
 inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
-  constexpr int most = std::max(kGroup / 2, kWidth<T>);
+  constexpr int most = std::max(kLineRows / 2, kWidth<T>);
   const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
   S* grad = static_cast<S*>(job.grad_x);
   const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "job.hpp"
-#include "simd.hpp"
+#include "tiles.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
 
