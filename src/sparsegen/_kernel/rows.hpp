@@ -346,7 +346,8 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   S* grad = static_cast<S*>(job.grad_x);
   const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;
   // p in the lower slots, v and then the gradient in the upper ones
-  const int half = direct ? most : std::min(most, rows_together<T>(job.K, job.strides.entry));
+  const int few = job.K > kVjpSixteenLimit ? kLineRows / 2 : most;
+  const int half = direct ? most : std::min(few, rows_together<T>(job.K, job.strides.entry));
   const Workspace<T> workspace(job.K, direct ? 0 : 2 * half);
   Scratch<T> s = workspace.view();
   s.stream = direct && 3 * job.bytes() >= kStreamFrom;

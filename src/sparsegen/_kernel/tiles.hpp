@@ -146,6 +146,10 @@ inline int pack(T* out, Vec<T> v, unsigned bits) {
 #endif
 }
 
+// Half a tile: four entries of each of eight rows, for the last of a row.
+template <class T>
+struct HalfTile;
+
 // Square tiles of kTile rows by kTile columns, for moving between rows and lanes.
 #if defined(__AVX2__)
 template <class T>
@@ -177,6 +181,25 @@ struct Tile<float> {
       row[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
       row[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
     }
+  }
+};
+
+template <>
+struct HalfTile<float> {
+  static constexpr int B = 4;
+  __m256 row[4];
+  void load(int i, const float* const* x, int64_t from) {
+    row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x[i] + from)), _mm_loadu_ps(x[i + 4] + from), 1);
+  }
+  template <class V>
+  void set(int i, V v) { row[i] = (__m256)v; }
+  __m128 part(int i) const { return i < 4 ? _mm256_castps256_ps128(row[i]) : _mm256_extractf128_ps(row[i - 4], 1); }
+  void store(int i, float* p) const { _mm_storeu_ps(p, part(i)); }
+  void transpose() {
+    const __m256 a = _mm256_unpacklo_ps(row[0], row[1]), b = _mm256_unpackhi_ps(row[0], row[1]);
+    const __m256 c = _mm256_unpacklo_ps(row[2], row[3]), d = _mm256_unpackhi_ps(row[2], row[3]);
+    row[0] = _mm256_shuffle_ps(a, c, 0x44), row[1] = _mm256_shuffle_ps(a, c, 0xEE);
+    row[2] = _mm256_shuffle_ps(b, d, 0x44), row[3] = _mm256_shuffle_ps(b, d, 0xEE);
   }
 };
 
@@ -241,10 +264,6 @@ struct Tile {
   }
 };
 #endif
-
-// Half a strip, for the last entries of rows.
-template <class T>
-struct HalfStrip;
 
 // A strip of W rows by kStrip columns, for moving between rows and lanes: rows to load and store, lanes to get and set.
 #if defined(__AVX512F__)
@@ -328,51 +347,6 @@ struct HalfStrip {
   void to_lanes() { transpose_within<T>(row); }
   void to_rows() { transpose_within<T>(row); }
 };
-
-template <class T>
-inline constexpr bool kHalves = true;
-#else
-template <class T>
-inline constexpr int kStrip = kTile<T>;
-
-template <class T>
-struct Strip {
-  Tile<T> tile;
-  void load(const T* const* x, int64_t from) {
-    for (int i = 0; i < kStrip<T>; ++i) tile.load(i, x[i] + from);
-  }
-  void store(int i, T* p) const { tile.store(i, p); }
-  Vec<T> get(int i) const { return SPARSEGEN_ISA::load((const T*)&tile.row[i]); }
-  void set(int i, Vec<T> v) { tile.set(i, v); }
-  void to_lanes() { tile.transpose(); }
-  void to_rows() { tile.transpose(); }
-};
-
-// Eight rows of floats have one.
-template <class T>
-inline constexpr bool kHalves = sizeof(T) == 4 && kVectorBytes == 32;
-#if defined(__AVX2__)
-template <>
-struct HalfStrip<float> {
-  static constexpr int B = 4;
-  __m256 row[4];
-  void load(const float* const* x, int64_t from) {
-    for (int i = 0; i < B; ++i)
-      row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x[i] + from)), _mm_loadu_ps(x[i + 4] + from), 1);
-  }
-  Vec<float> get(int i) const { return (Vec<float>)row[i]; }
-  void set(int i, Vec<float> v) { row[i] = (__m256)v; }
-  __m128 part(int i) const { return i < 4 ? _mm256_castps256_ps128(row[i]) : _mm256_extractf128_ps(row[i - 4], 1); }
-  void store(int i, float* p) const { _mm_storeu_ps(p, part(i)); }
-  void to_lanes() {
-    const __m256 a = _mm256_unpacklo_ps(row[0], row[1]), b = _mm256_unpackhi_ps(row[0], row[1]);
-    const __m256 c = _mm256_unpacklo_ps(row[2], row[3]), d = _mm256_unpackhi_ps(row[2], row[3]);
-    row[0] = _mm256_shuffle_ps(a, c, 0x44), row[1] = _mm256_shuffle_ps(a, c, 0xEE);
-    row[2] = _mm256_shuffle_ps(b, d, 0x44), row[3] = _mm256_shuffle_ps(b, d, 0xEE);
-  }
-  void to_rows() { to_lanes(); }
-};
-#endif
 #endif
 
 }  // namespace sparsegen::SPARSEGEN_ISA
