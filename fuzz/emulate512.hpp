@@ -122,6 +122,59 @@ SPARSEGEN_CALLED Lane<V> largest(V v) {
   return v[0];
 }
 
+// Where a lane of a is above that of b: the only comparison that is asked for.
+template <class V>
+inline unsigned above(V a, V b, int) {
+  using Int = std::conditional_t<sizeof(Lane<V>) == 4, Int16, Int8>;
+  return signs((Int)(a > b));
+}
+
+// Pairs of lanes, or (shuffles) any two of a and two of b, within each 128 bits.
+template <int first, class V>
+inline V unpack(V a, V b) {
+  constexpr int n = 16 / sizeof(Lane<V>);
+  V v;
+  for (int i = 0; i < kLanes<V>; i += n)
+    for (int j = 0; j < n; ++j) v[i + j] = (j % 2 ? b : a)[i + first * n / 2 + j / 2];
+  return v;
+}
+
+SPARSEGEN_CALLED V shuffle(V a, V b, int how) {
+  V v;
+  for (int i = 0; i < kLanes<V>; ++i) v[i] = (i % 4 < 2 ? a : b)[i / 4 * 4 + (how >> i % 4 * 2 & 3)];
+  return v;
+}
+
+// The same of whole parts of 128 bits.
+SPARSEGEN_CALLED V shuffle_parts(V a, V b, int how) {
+  V v;
+  for (int i = 0; i < 8; ++i) v[i] = (i < 4 ? a : b)[(how >> i / 2 * 2 & 3) * 2 + i % 2];
+  return v;
+}
+
+SPARSEGEN_CALLED V permute(V a, V which, V b) {
+  V v;
+  for (int i = 0; i < 8; ++i) v[i] = (which[i] & 8 ? b : a)[which[i] & 7];
+  return v;
+}
+
+inline __m512i widened(__m256i low) {
+  __m512i v{};
+  std::memcpy(&v, &low, sizeof low);
+  return v;
+}
+
+inline __m512i inserted(__m512i v, __m256i half, int at) {
+  std::memcpy((char*)&v + at * sizeof half, &half, sizeof half);
+  return v;
+}
+
+inline __m256i extracted(__m512i v, int at) {
+  __m256i half;
+  std::memcpy(&half, (const char*)&v + at * sizeof half, sizeof half);
+  return half;
+}
+
 }  // namespace emulate512
 
 #define _mm512_max_ps emulate512::max<__m512>
@@ -149,3 +202,18 @@ SPARSEGEN_CALLED Lane<V> largest(V v) {
 #define _mm512_reduce_add_pd emulate512::sum<__m512d>
 #define _mm512_reduce_add_epi32(v) emulate512::sum((emulate512::Int16)(v))
 #define _mm512_reduce_add_epi64(v) emulate512::sum((emulate512::Int8)(v))
+#define _mm512_cmp_ps_mask emulate512::above<__m512>
+#define _mm512_cmp_pd_mask emulate512::above<__m512d>
+#define _mm512_unpacklo_ps (emulate512::unpack<0, __m512>)
+#define _mm512_unpackhi_ps (emulate512::unpack<1, __m512>)
+#define _mm512_unpacklo_pd (emulate512::unpack<0, __m512d>)
+#define _mm512_unpackhi_pd (emulate512::unpack<1, __m512d>)
+#define _mm512_shuffle_ps emulate512::shuffle<__m512>
+#define _mm512_shuffle_i32x4 emulate512::shuffle_parts<__m512i>
+#define _mm512_permutex2var_epi64 emulate512::permute<__m512i>
+#undef _mm512_setr_epi64
+#define _mm512_setr_epi64(...) ((__m512i)emulate512::Int8{__VA_ARGS__})
+#define _mm512_castsi256_si512 emulate512::widened
+#define _mm512_castsi512_si256(v) emulate512::extracted(v, 0)
+#define _mm512_inserti64x4 emulate512::inserted
+#define _mm512_extracti64x4_epi64 emulate512::extracted

@@ -29,6 +29,18 @@ struct Recipe {
   }
 };
 
+// A place to start from. The largest entries of parts of a row, its heads, are a subset of it: their threshold bounds the row's
+// from below, and where few heads are above it, it is closer than the guess.
+template <int N, class T>
+inline Vec<T> start_from(const Vec<T>* heads, Vec<T> r, Vec<T> spread, Vec<T> guess) {
+  const Mask<T> sparse = r < spread * T(4);
+  if (!lane_bits<T>(sparse)) return guess;
+  Vec<T> head[N], bound, count;
+  std::copy_n(heads, N, head);
+  sorted_cut<N, T>(head, r, bound, count);
+  return select<T>(sparse & (count <= splat(T(N * 3 / 4))), bound, guess);
+}
+
 // n <= W rows where they stand, of at least W entries.
 template <class T>
 class ByRow {
@@ -54,15 +66,10 @@ class ByRow {
     return {top, fold_rows<T, Sum>(sum_), fold_rows<T, Sum>(squares_)};
   }
 
-  // A place to start from. The largest entries of parts of a row, its heads, are a subset of it: their threshold bounds the
-  // row's from below, and where few heads are above it, it is closer than the guess.
   Vec<T> start(Vec<T> r, Vec<T> spread, Vec<T> guess) const {
-    const Mask<T> sparse = r < spread * T(4);
-    if (!lane_bits<T>(sparse)) return guess;
-    Vec<T> head[kHeads], bound, count;
-    for (int i = 0; i < kHeads; ++i) head[i] = load(heads_ + i * W);
-    sorted_cut<kHeads, T>(head, r, bound, count);
-    return select<T>(sparse & (count <= splat(T(kHeads * 3 / 4))), bound, guess);
+    Vec<T> heads[kHeads];
+    for (int i = 0; i < kHeads; ++i) heads[i] = load(heads_ + i * W);
+    return start_from<kHeads, T>(heads, r, spread, guess);
   }
 
   bool sorted(Vec<T>, Look<T>&, Vec<T>&, Vec<T>&) { return false; }
@@ -94,7 +101,7 @@ class ByRow {
   }
 
  private:
-  static constexpr int kHeads = W < 8 ? 2 * W : W;
+  static constexpr int kHeads = W < 8 ? 2 * W : 8;
   static constexpr int64_t kNear = 128;  // longer rows fill the first cache: what comes next is brought to the second
 
   struct Shape {  // copied where it is used: what is written could be part of the original, for all the compiler knows
@@ -121,6 +128,7 @@ class ByRow {
     }
     sum = s0 + s1, squares = q0 + q1;
     if constexpr (kHeads == W) store(heads, vmax(t0, t1));
+    else if constexpr (kHeads < W) store_half_max(heads, vmax(t0, t1));
     else store(heads, t0), store(heads + W, t1);
   }
 
@@ -142,10 +150,10 @@ class ByRow {
         const T* const pause = !first && stop - x > kSpan<T> ? x + kSpan<T> : stop;
         for (; x != pause; x += kStep<T>) {
           const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
-          s0 += vmin(d0, zero), n0 += d0 < zero;
-          s1 += vmin(d1, zero), n1 += d1 < zero;
-          s2 += vmin(d2, zero), n0 += d2 < zero;
-          s3 += vmin(d3, zero), n1 += d3 < zero;
+          add_negative<T>(d0, s0, n0);
+          add_negative<T>(d1, s1, n1);
+          add_negative<T>(d2, s2, n0);
+          add_negative<T>(d3, s3, n1);
           for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) {
             if (far) prefetch_far(x + j + shape.ahead);
             else prefetch(x + j + shape.ahead);
@@ -157,11 +165,11 @@ class ByRow {
       }
       for (; x != end; x += W) {
         const Vec<T> d = t - load(x);
-        s0 += vmin(d, zero), n0 += d < zero;
+        add_negative<T>(d, s0, n0);
       }
       if (shape.whole < shape.K) {
         const Vec<T> d = keep<T>(shape.tail, t - load(last));
-        s1 += vmin(d, zero), n1 += d < zero;
+        add_negative<T>(d, s1, n1);
       }
       sum_[i] = sum + ((s0 + s1) + (s2 + s3)), count_[i] = n0 + n1;
     }
@@ -176,7 +184,7 @@ class ByRow {
     const auto probability = [=](Vec<T> v, Mask<T>& n, Mask<T> counted) {
       const Vec<T> d = (tau - v) + rest;
       const Mask<T> on = d < error;
-      n += on & counted;
+      count_where<T>(on & counted, n);
       return keep<T>(on, d * scale);
     };
     const auto one = [&](int at, Mask<T>& n) { put<stream>(p + at, probability(load(x + at), n, ~Mask<T>{})); };
@@ -241,23 +249,30 @@ class ByLane {
   }
 
   // Four chains of additions here and below: with fewer, each waits for the one before.
-  Look<T> look() const {
-    Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, s2{}, s3{}, q0{}, q1{}, q2{}, q3{};
+  Look<T> look() {
+    constexpr int N = std::max(4, kHeads), tops = std::max(2, kHeads);
+    Vec<T> top[tops], s[4] = {}, q[4] = {};
+    std::fill_n(top, tops, splat(-kInf<T>));
     const T *x = lanes_, *const end = x + K_ * W;
-    for (; x + 4 * W <= end; x += 4 * W) {
-      const Vec<T> v0 = load(x), v1 = load(x + W), v2 = load(x + 2 * W), v3 = load(x + 3 * W);
-      t0 = vmax(v0, t0), t1 = vmax(v1, t1), t0 = vmax(v2, t0), t1 = vmax(v3, t1);
-      s0 += v0, s1 += v1, s2 += v2, s3 += v3;
-      q0 = fma(v0, v0, q0), q1 = fma(v1, v1, q1), q2 = fma(v2, v2, q2), q3 = fma(v3, v3, q3);
-    }
+    for (; x + N * W <= end; x += N * W)
+      for (int j = 0; j < N; ++j) {
+        const Vec<T> v = load(x + j * W);
+        top[j % tops] = vmax(v, top[j % tops]), s[j % 4] += v, q[j % 4] = fma(v, v, q[j % 4]);
+      }
     for (; x < end; x += W) {
       const Vec<T> v = load(x);
-      t0 = vmax(v, t0), s0 += v, q0 = fma(v, v, q0);
+      top[0] = vmax(v, top[0]), s[0] += v, q[0] = fma(v, v, q[0]);
     }
-    return {vmax(t0, t1), (s0 + s1) + (s2 + s3), (q0 + q1) + (q2 + q3)};
+    for (int j = 0; j < kHeads; ++j) heads_[j] = top[j];
+    for (int n = tops / 2; n > 0; n /= 2)
+      for (int j = 0; j < n; ++j) top[j] = vmax(top[j], top[j + n]);
+    return {top[0], (s[0] + s[1]) + (s[2] + s[3]), (q[0] + q[1]) + (q[2] + q[3])};
   }
 
-  Vec<T> start(Vec<T>, Vec<T>, Vec<T> guess) const { return guess; }
+  Vec<T> start(Vec<T> r, Vec<T> spread, Vec<T> guess) const {
+    if constexpr (kHeads == 0) return guess;
+    else return start_from<kHeads, T>(heads_, r, spread, guess);
+  }
 
   bool sorted(Vec<T> r, Look<T>& all, Vec<T>& tau, Vec<T>& count) const {
     return sort_if_short<T>(K_, lanes_, r, all, tau, count);
@@ -266,7 +281,6 @@ class ByLane {
   // Eight short streams side by side are more than the hardware foresees, so the rows that come next are asked for.
   Above<T> above(Vec<T> tau, unsigned, Turn turn) const {
     const bool soon = turn == Turn::second;
-    const Vec<T> zero{};
     Vec<T> sum{};
     Mask<T> n0{}, n1{};
     const T *x = lanes_, *const end = x + K_ * W;
@@ -275,17 +289,17 @@ class ByLane {
       const int64_t turns = std::min<int64_t>(kSpanTurns, (end - x) / (4 * W));
       for (const T* stop = x + turns * 4 * W; x != stop; x += 4 * W) {
         const Vec<T> d0 = tau - load(x), d1 = tau - load(x + W), d2 = tau - load(x + 2 * W), d3 = tau - load(x + 3 * W);
-        s0 += vmin(d0, zero), n0 += d0 < zero;
-        s1 += vmin(d1, zero), n1 += d1 < zero;
-        s2 += vmin(d2, zero), n0 += d2 < zero;
-        s3 += vmin(d3, zero), n1 += d3 < zero;
+        add_negative<T>(d0, s0, n0);
+        add_negative<T>(d1, s1, n1);
+        add_negative<T>(d2, s2, n0);
+        add_negative<T>(d3, s3, n1);
         for (int j = 0; soon && j < 4 * W; j += kLine<T>) prefetch(next_ + (x - lanes_) + j);
       }
       sum += (s0 + s1) + (s2 + s3);
     }
     for (; x < end; x += W) {
       const Vec<T> d = tau - load(x);
-      sum += vmin(d, zero), n0 += d < zero;
+      add_negative<T>(d, sum, n0);
     }
     return {-sum, __builtin_convertvector(-(n0 + n1), Vec<T>)};
   }
@@ -318,11 +332,14 @@ class ByLane {
   }
 
  private:
+  static constexpr int kHeads = kVectorBytes < 64 ? 0 : 8;  // fewer registers have no room for so many maxima
+
   static int64_t ahead(int64_t K) { return K < 32 ? 0 : W * K; }  // shorter rows make one stream
 
   const T* next_;
   int64_t K_;
   T* lanes_;
+  Vec<T> heads_[std::max(1, kHeads)];
 };
 
 }  // namespace sparsegen::SPARSEGEN_ISA

@@ -15,8 +15,10 @@ inline constexpr int64_t kLaneLimit = 64;  // longest row that is transposed: se
 // Longest row that shares a group: its partial sums, in four chains, need no folding.
 template <class T>
 inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
-inline constexpr int64_t kVjpLaneLimit = 32, kVjpGroupLimit = 160, kPairLimit = 256;
-inline constexpr int kGroup = 16;           // rows brought in together: a cache line of a transposed float array
+inline constexpr int64_t kVjpLaneLimit = kVectorBytes < 64 ? 32 : 0, kVjpGroupLimit = 160, kPairLimit = 256;
+inline constexpr int64_t kVjpSixteenLimit = 64;  // longest row of which sixteen, and the next sixteen, fit the first cache
+inline constexpr int kLineRows = 16;        // rows brought in together: a cache line of a transposed float array
+inline constexpr int kGroup = std::max(kLineRows, 2 * kWidth<float>);  // the same of rows that stand in one piece
 
 // The memory of one thread, O(K), with room for `slots` whole rows. It is kept from call to call so that small calls do not
 // pay for it; what is more than kKeptBytes goes back when the call ends.
@@ -53,7 +55,7 @@ class Workspace {
       const int64_t lanes = 2 * std::min(std::max<int64_t>(new_K, kTile<T>), kLaneLimit) * kWidth<T>;
       const int64_t entries = maxima + picked + lanes + new_room;
       data.reset(new T[entries]);
-      touched.reset(new int32_t[new_K / kStep<T> + 1]);
+      touched.reset(new int32_t[new_K / kPart<T> + 1]);
       view.maxima = data.get();
       view.picked = view.maxima + maxima;
       view.lanes = view.picked + picked;
@@ -77,11 +79,12 @@ inline int64_t offset(const Job& job, const Strides& strides, int64_t row) {
   return row / job.inner * strides.outer + row % job.inner * strides.inner;
 }
 
-// How many rows are brought in together: a cache line of a transposed array, or a group of short rows; long rows that stand
-// in one piece gain nothing by company.
+// How many rows are brought in together: a cache line of a transposed array, or a group of short rows, of the shortest two;
+// long rows that stand in one piece gain nothing by company.
 template <class T>
 inline int rows_together(int64_t K, int64_t entry) {
-  return entry == 1 && K > kGroupLimit<T> ? 1 : kGroup;
+  if (entry != 1) return kLineRows;
+  return K > kGroupLimit<T> ? 1 : K > kSortLimit ? kLineRows : kGroup;
 }
 
 // Where rows [row, row + n) of an array stand: in the array itself, or (`direct` false) in the slots. `at` has kGroup places.
@@ -220,10 +223,10 @@ class Together {
 template <class T>
 inline void project_group(const ProjectJob& job, const double* r, const T** src, int n, int64_t K, T** dst,
                           LaneRadii<T>& radii, const Scratch<T>& s, double* threshold) {
-  unsigned undone = (1u << n) - 1;
+  unsigned undone = ~0u >> (32 - n);
   if (K <= kGroupLimit<T>) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold).run();
-  for (int i = 0; undone >> i; ++i) {
-    if (!(undone >> i & 1)) continue;
+  for (; undone; undone &= undone - 1) {
+    const int i = __builtin_ctz(undone);
     if (K > kGroupLimit<T> && project_direct(src[i], K, r[i], dst[i], s, threshold[i])) continue;
     T* slot = s.rows + (s.slots > 1 ? i * s.stride : 0);
     if (src[i] != slot) std::copy_n(src[i], K, slot);
@@ -294,8 +297,9 @@ inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, 
                       const Scratch<T>& s, T* along) {
   constexpr int W = kWidth<T>;
   const int64_t K = job.K;
-  const bool lanes = K >= kTile<T> && K <= kVjpLaneLimit, together = !lanes && K >= W && K <= kVjpGroupLimit;
-  const int width = lanes || together ? W : K <= kPairLimit ? 2 : 1;
+  const bool lanes = K >= kTile<T> && K <= kVjpLaneLimit;
+  const bool together = !lanes && (K >= W || Remainder<T>::kAnyLength) && K <= kVjpGroupLimit;
+    const int width = lanes || together ? (K <= kVjpSixteenLimit ? W : std::min(W, 8)) : K <= kPairLimit ? 2 : 1;
   for (int i = 0; i < n; i += width) {
     const int m = std::min(width, n - i);
     T* wp = along ? along + i : nullptr;
@@ -348,12 +352,13 @@ inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, 
 template <class S>
 inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
-  constexpr int most = kGroup / 2;
+  constexpr int most = std::max(kLineRows / 2, kWidth<T>);
   const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
   S* grad = static_cast<S*>(job.grad_x);
   const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;
   // p in the lower slots, v and then the gradient in the upper ones
-  const int half = direct ? most : std::min(most, rows_together<T>(job.K, job.strides.entry));
+  const int few = job.K > kVjpSixteenLimit ? kLineRows / 2 : most;
+  const int half = direct ? most : std::min(few, rows_together<T>(job.K, job.strides.entry));
   const Workspace<T> workspace(job.K, direct ? 0 : 2 * half);
   Scratch<T> s = workspace.view();
   s.stream = direct && 3 * job.bytes() >= kStreamFrom;

@@ -12,6 +12,9 @@
 
 #if defined(__SSE2__)
 #include <immintrin.h>
+#elif defined(__aarch64__) && defined(__ARM_NEON)
+#include <arm_neon.h>
+#define SPARSEGEN_NEON
 #endif
 
 namespace sparsegen::SPARSEGEN_ISA {
@@ -96,13 +99,26 @@ inline void finish_streams() {
 #endif
 }
 
+#if defined(__AVX512F__)
+// The lanes whose bit is set, others 0 or left alone: the memory of those is not touched.
+template <class T>
+inline Vec<T> load_bits(const T* x, unsigned bits) {
+  if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_loadu_ps((__mmask16)bits, x);
+  else return (Vec<T>)_mm512_maskz_loadu_pd((__mmask8)bits, x);
+}
+
+template <class T>
+inline void store_bits(T* p, Vec<T> v, unsigned bits) {
+  if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(p, (__mmask16)bits, (__m512)v);
+  else _mm512_mask_storeu_pd(p, (__mmask8)bits, (__m512d)v);
+}
+#endif
+
 // The first n < W entries; the lanes beyond them are 0 and their memory is not touched.
 template <class T>
 inline Vec<T> load_part(const T* x, int n) {
 #if defined(__AVX512F__)
-  const unsigned bits = (1u << n) - 1;
-  if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_loadu_ps((__mmask16)bits, x);
-  else return (Vec<T>)_mm512_maskz_loadu_pd((__mmask8)bits, x);
+  return load_bits(x, (1u << n) - 1);
 #elif defined(__AVX2__)
   if constexpr (sizeof(T) == 4) {
     const __m256i lane = _mm256_setr_epi32(0, 1, 2, 3, 4, 5, 6, 7);
@@ -121,9 +137,7 @@ inline Vec<T> load_part(const T* x, int n) {
 template <class T>
 inline void store_part(T* p, Vec<T> v, int n) {
 #if defined(__AVX512F__)
-  const unsigned bits = (1u << n) - 1;
-  if constexpr (sizeof(T) == 4) _mm512_mask_storeu_ps(p, (__mmask16)bits, (__m512)v);
-  else _mm512_mask_storeu_pd(p, (__mmask8)bits, (__m512d)v);
+  store_bits(p, v, (1u << n) - 1);
 #elif defined(__AVX2__)
   // By halves: masked stores are slow on some processors, and n is the same for row after row.
   if constexpr (sizeof(T) == 4) {
@@ -146,7 +160,7 @@ inline Vec<T> splat(T value) {
   return value - Vec<T>{};
 }
 
-// Where an entry of `a` is NaN the result is that of `b`.
+// Where an entry of `a` is NaN the result is that of `b`; where one of `b` is, either.
 inline Vec<float> vmax(Vec<float> a, Vec<float> b) {
 #if defined(__AVX512F__)
   return (Vec<float>)_mm512_max_ps((__m512)a, (__m512)b);
@@ -154,6 +168,8 @@ inline Vec<float> vmax(Vec<float> a, Vec<float> b) {
   return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b);
 #elif defined(__SSE2__)
   return (Vec<float>)_mm_max_ps((__m128)a, (__m128)b);
+#elif defined(SPARSEGEN_NEON)
+  return (Vec<float>)vmaxnmq_f32((float32x4_t)a, (float32x4_t)b);
 #else
   return a > b ? a : b;
 #endif
@@ -166,10 +182,20 @@ inline Vec<double> vmax(Vec<double> a, Vec<double> b) {
   return (Vec<double>)_mm256_max_pd((__m256d)a, (__m256d)b);
 #elif defined(__SSE2__)
   return (Vec<double>)_mm_max_pd((__m128d)a, (__m128d)b);
+#elif defined(SPARSEGEN_NEON)
+  return (Vec<double>)vmaxnmq_f64((float64x2_t)a, (float64x2_t)b);
 #else
   return a > b ? a : b;
 #endif
 }
+
+#if defined(__AVX512F__)
+// The larger of lanes i and i + W / 2, for each of the lower half.
+inline void store_half_max(float* p, Vec<float> v) {
+  const __m512i u = (__m512i)v;
+  _mm256_storeu_ps(p, _mm256_max_ps((__m256)_mm512_castsi512_si256(u), (__m256)_mm512_extracti64x4_epi64(u, 1)));
+}
+#endif
 
 inline Vec<float> vmin(Vec<float> a, Vec<float> b) {
 #if defined(__AVX512F__)
@@ -178,6 +204,8 @@ inline Vec<float> vmin(Vec<float> a, Vec<float> b) {
   return (Vec<float>)_mm256_min_ps((__m256)a, (__m256)b);
 #elif defined(__SSE2__)
   return (Vec<float>)_mm_min_ps((__m128)a, (__m128)b);
+#elif defined(SPARSEGEN_NEON)
+  return (Vec<float>)vminnmq_f32((float32x4_t)a, (float32x4_t)b);
 #else
   return a < b ? a : b;
 #endif
@@ -190,6 +218,8 @@ inline Vec<double> vmin(Vec<double> a, Vec<double> b) {
   return (Vec<double>)_mm256_min_pd((__m256d)a, (__m256d)b);
 #elif defined(__SSE2__)
   return (Vec<double>)_mm_min_pd((__m128d)a, (__m128d)b);
+#elif defined(SPARSEGEN_NEON)
+  return (Vec<double>)vminnmq_f64((float64x2_t)a, (float64x2_t)b);
 #else
   return a < b ? a : b;
 #endif
@@ -201,6 +231,8 @@ inline Vec<float> fma(Vec<float> a, Vec<float> b, Vec<float> c) {
   return (Vec<float>)_mm512_fmadd_ps((__m512)a, (__m512)b, (__m512)c);
 #elif defined(__AVX2__) && defined(__FMA__)
   return (Vec<float>)_mm256_fmadd_ps((__m256)a, (__m256)b, (__m256)c);
+#elif defined(SPARSEGEN_NEON)
+  return (Vec<float>)vfmaq_f32((float32x4_t)c, (float32x4_t)a, (float32x4_t)b);
 #else
   return a * b + c;
 #endif
@@ -211,6 +243,8 @@ inline Vec<double> fma(Vec<double> a, Vec<double> b, Vec<double> c) {
   return (Vec<double>)_mm512_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)c);
 #elif defined(__AVX2__) && defined(__FMA__)
   return (Vec<double>)_mm256_fmadd_pd((__m256d)a, (__m256d)b, (__m256d)c);
+#elif defined(SPARSEGEN_NEON)
+  return (Vec<double>)vfmaq_f64((float64x2_t)c, (float64x2_t)a, (float64x2_t)b);
 #else
   return a * b + c;
 #endif
@@ -221,6 +255,8 @@ inline Vec<float> vsqrt(Vec<float> v) {
   return (Vec<float>)_mm512_sqrt_ps((__m512)v);
 #elif defined(__AVX2__)
   return (Vec<float>)_mm256_sqrt_ps((__m256)v);
+#elif defined(SPARSEGEN_NEON)
+  return (Vec<float>)vsqrtq_f32((float32x4_t)v);
 #else
   for (int i = 0; i < kWidth<float>; ++i) v[i] = __builtin_sqrtf(v[i]);
   return v;
@@ -232,6 +268,8 @@ inline Vec<double> vsqrt(Vec<double> v) {
   return (Vec<double>)_mm512_sqrt_pd((__m512d)v);
 #elif defined(__AVX2__)
   return (Vec<double>)_mm256_sqrt_pd((__m256d)v);
+#elif defined(SPARSEGEN_NEON)
+  return (Vec<double>)vsqrtq_f64((float64x2_t)v);
 #else
   for (int i = 0; i < kWidth<double>; ++i) v[i] = __builtin_sqrt(v[i]);
   return v;
@@ -239,13 +277,50 @@ inline Vec<double> vsqrt(Vec<double> v) {
 }
 
 template <class T>
+inline Vec<T> select(Mask<T> mask, Vec<T> yes, Vec<T> no) {
+  return mask ? yes : no;
+}
+
+// The lanes of `mask`, others 0. With AVX-512 a comparison is a register of bits, which an operation takes as its own
+// condition: written as choices, these cost no instruction beside the addition, or the product that `v` is.
+template <class T>
 inline Vec<T> keep(Mask<T> mask, Vec<T> v) {
+#if defined(__AVX512F__)
+  return mask ? v : Vec<T>{};
+#else
   return (Vec<T>)((Mask<T>)v & mask);
+#endif
 }
 
 template <class T>
-inline Vec<T> select(Mask<T> mask, Vec<T> yes, Vec<T> no) {
-  return mask ? yes : no;
+inline void add_where(Mask<T> mask, Vec<T> v, Vec<T>& sum) {
+#if defined(__AVX512F__)
+  sum = mask ? sum + v : sum;
+#else
+  sum += keep<T>(mask, v);
+#endif
+}
+
+// Counts lanes downwards, as a mask is -1.
+template <class T>
+inline void count_where(Mask<T> mask, Mask<T>& n) {
+#if defined(__AVX512F__)
+  n = mask ? n - 1 : n;
+#else
+  n += mask;
+#endif
+}
+
+// Adds what is negative of `d` to `sum`, and counts it downwards.
+template <class T>
+inline void add_negative(Vec<T> d, Vec<T>& sum, Mask<T>& n) {
+  const Mask<T> on = d < Vec<T>{};
+#if defined(__AVX512F__)
+  add_where<T>(on, d, sum);
+#else
+  sum += vmin(d, Vec<T>{});
+#endif
+  count_where<T>(on, n);
 }
 
 // One bit per lane. `lane_bits<T>` names the element type; Mask<float> and Mask<double> may coincide in size.
@@ -260,10 +335,24 @@ inline unsigned lane_bits(Mask<T> mask) {
 #elif defined(__SSE2__)
   if constexpr (sizeof(T) == 4) return _mm_movemask_ps((__m128)mask);
   else return _mm_movemask_pd((__m128d)mask);
+#elif defined(SPARSEGEN_NEON)
+  if constexpr (sizeof(T) == 4) return vaddvq_u32(vandq_u32((uint32x4_t)mask, uint32x4_t{1, 2, 4, 8}));
+  else return unsigned(vaddvq_u64(vandq_u64((uint64x2_t)mask, uint64x2_t{1, 2})));
 #else
   unsigned bits = 0;
   for (int i = 0; i < kWidth<T>; ++i) bits |= (mask[i] ? 1u : 0u) << i;
   return bits;
+#endif
+}
+
+// One bit per lane where a > b. (Of a comparison in GCC's words it makes a mask, and bits of that.)
+template <class T>
+inline unsigned bits_above(Vec<T> a, Vec<T> b) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_GT_OQ);
+  else return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_GT_OQ);
+#else
+  return lane_bits<T>(a > b);
 #endif
 }
 
@@ -300,6 +389,13 @@ inline int64_t lanes_sum(Mask<float> v) {
   return _mm_cvtsi128_si32(_mm_add_epi32(s, _mm_shuffle_epi32(s, 0xB1)));
 }
 inline int64_t lanes_sum(Mask<double> v) { return (v[0] + v[1]) + (v[2] + v[3]); }
+#elif defined(SPARSEGEN_NEON)
+inline float lanes_max(Vec<float> v) { return vmaxnmvq_f32((float32x4_t)v); }
+inline double lanes_max(Vec<double> v) { return vmaxnmvq_f64((float64x2_t)v); }
+inline float lanes_sum(Vec<float> v) { return vaddvq_f32((float32x4_t)v); }
+inline double lanes_sum(Vec<double> v) { return vaddvq_f64((float64x2_t)v); }
+inline int64_t lanes_sum(Mask<float> v) { return vaddvq_s32((int32x4_t)v); }
+inline int64_t lanes_sum(Mask<double> v) { return vaddvq_s64((int64x2_t)v); }
 #else
 template <class V>
 inline auto lanes_fold(V v, bool larger) {
@@ -330,190 +426,5 @@ inline Mask<T> last_lanes(int n) {
   std::memcpy(&mask, table.lane + n, sizeof mask);
   return mask;
 }
-
-struct Sum {
-  template <class V>
-  static V of(V a, V b) { return a + b; }
-};
-
-// Folds each of W vectors, of numbers or of masks, into one lane of the result.
-template <class T, class Op, class V>
-inline V fold_rows(const V* rows) {
-#if defined(__AVX2__) && !defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) {
-    const auto pair = [](V a, V b) {
-      const __m256 even = _mm256_shuffle_ps((__m256)a, (__m256)b, 0x88), odd = _mm256_shuffle_ps((__m256)a, (__m256)b, 0xDD);
-      return Op::of((V)even, (V)odd);
-    };
-    const V a = pair(pair(rows[0], rows[1]), pair(rows[2], rows[3]));
-    const V b = pair(pair(rows[4], rows[5]), pair(rows[6], rows[7]));
-    return Op::of((V)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x20),
-                  (V)_mm256_permute2f128_ps((__m256)a, (__m256)b, 0x31));
-  } else {
-    const auto pair = [](V a, V b) {
-      const __m256d even = _mm256_unpacklo_pd((__m256d)a, (__m256d)b), odd = _mm256_unpackhi_pd((__m256d)a, (__m256d)b);
-      return Op::of((V)even, (V)odd);
-    };
-    const V a = pair(rows[0], rows[1]), b = pair(rows[2], rows[3]);
-    return Op::of((V)_mm256_permute2f128_pd((__m256d)a, (__m256d)b, 0x20),
-                  (V)_mm256_permute2f128_pd((__m256d)a, (__m256d)b, 0x31));
-  }
-#else
-  V found{};
-  for (int i = 0; i < kWidth<T>; ++i) {
-    typename std::remove_reference<decltype(found[0])>::type lanes[kWidth<T>];
-    std::memcpy(lanes, &rows[i], sizeof lanes);
-    for (int w = kWidth<T> / 2; w > 0; w /= 2)
-      for (int j = 0; j < w; ++j) lanes[j] = Op::of(lanes[j], lanes[j + w]);
-    found[i] = lanes[0];
-  }
-  return found;
-#endif
-}
-
-// The same of masks that count down: how many each has counted.
-template <class T>
-inline Vec<T> fold_counts(const Mask<T>* rows) {
-  return __builtin_convertvector(-fold_rows<T, Sum>(rows), Vec<T>);
-}
-
-#if defined(__AVX2__)
-// kPack[bits] moves the chosen ones of eight 32-bit lanes to the front, in order.
-struct PackTable {
-  alignas(32) int32_t row[256][8];
-  constexpr PackTable() : row{} {
-    for (int bits = 0; bits < 256; ++bits) {
-      int n = 0;
-      for (int i = 0; i < 8; ++i)
-        if (bits >> i & 1) row[bits][n++] = i;
-    }
-  }
-};
-inline constexpr PackTable kPack{};
-#endif
-
-// Writes the lanes of `v` whose bit is set to `out`, in order, and returns how many. Writes up to W entries.
-template <class T>
-inline int pack(T* out, Vec<T> v, unsigned bits) {
-#if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4)
-    _mm512_storeu_ps(out, _mm512_maskz_compress_ps((__mmask16)bits, (__m512)v));
-  else
-    _mm512_storeu_pd(out, _mm512_maskz_compress_pd((__mmask8)bits, (__m512d)v));
-  return __builtin_popcount(bits);
-#elif defined(__AVX2__)
-  unsigned row = bits;
-  if constexpr (sizeof(T) == 8) {  // a 64-bit lane is two 32-bit lanes
-    row = (bits & 1) * 3 | (bits & 2) * 6 | (bits & 4) * 12 | (bits & 8) * 24;
-  }
-  __m256i order = _mm256_load_si256((const __m256i*)kPack.row[row]);
-  _mm256_storeu_si256((__m256i*)out, _mm256_permutevar8x32_epi32((__m256i)v, order));
-  return __builtin_popcount(bits);
-#else
-  int n = 0;
-  for (int i = 0; i < kWidth<T>; ++i) {
-    out[n] = v[i];
-    n += bits >> i & 1;
-  }
-  return n;
-#endif
-}
-
-// Half a tile: four entries of each of eight rows, for the last of a row.
-template <class T>
-struct HalfTile;
-
-// Square tiles of kTile rows by kTile columns, for moving between rows and lanes.
-#if defined(__AVX2__)
-template <class T>
-inline constexpr int kTile = 32 / sizeof(T);
-
-template <class T>
-struct Tile;
-
-template <>
-struct Tile<float> {
-  __m256 row[8];
-  void load(int i, const float* x) { row[i] = _mm256_loadu_ps(x); }
-  template <class V>
-  void set(int i, V v) { row[i] = (__m256)v; }
-  void store(int i, float* p) const { _mm256_storeu_ps(p, row[i]); }
-  void transpose() {
-    __m256 a[8], b[8];
-    for (int i = 0; i < 4; ++i) {
-      a[2 * i] = _mm256_unpacklo_ps(row[2 * i], row[2 * i + 1]);
-      a[2 * i + 1] = _mm256_unpackhi_ps(row[2 * i], row[2 * i + 1]);
-    }
-    for (int i = 0; i < 2; ++i) {
-      b[4 * i] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0x44);
-      b[4 * i + 1] = _mm256_shuffle_ps(a[4 * i], a[4 * i + 2], 0xEE);
-      b[4 * i + 2] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0x44);
-      b[4 * i + 3] = _mm256_shuffle_ps(a[4 * i + 1], a[4 * i + 3], 0xEE);
-    }
-    for (int i = 0; i < 4; ++i) {
-      row[i] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x20);
-      row[i + 4] = _mm256_permute2f128_ps(b[i], b[i + 4], 0x31);
-    }
-  }
-};
-
-template <>
-struct HalfTile<float> {
-  static constexpr int B = 4;
-  __m256 row[4];
-  void load(int i, const float* const* x, int64_t from) {
-    row[i] = _mm256_insertf128_ps(_mm256_castps128_ps256(_mm_loadu_ps(x[i] + from)), _mm_loadu_ps(x[i + 4] + from), 1);
-  }
-  template <class V>
-  void set(int i, V v) { row[i] = (__m256)v; }
-  __m128 part(int i) const { return i < 4 ? _mm256_castps256_ps128(row[i]) : _mm256_extractf128_ps(row[i - 4], 1); }
-  void store(int i, float* p) const { _mm_storeu_ps(p, part(i)); }
-  void transpose() {
-    const __m256 a = _mm256_unpacklo_ps(row[0], row[1]), b = _mm256_unpackhi_ps(row[0], row[1]);
-    const __m256 c = _mm256_unpacklo_ps(row[2], row[3]), d = _mm256_unpackhi_ps(row[2], row[3]);
-    row[0] = _mm256_shuffle_ps(a, c, 0x44), row[1] = _mm256_shuffle_ps(a, c, 0xEE);
-    row[2] = _mm256_shuffle_ps(b, d, 0x44), row[3] = _mm256_shuffle_ps(b, d, 0xEE);
-  }
-};
-
-template <>
-struct Tile<double> {
-  __m256d row[4];
-  void load(int i, const double* x) { row[i] = _mm256_loadu_pd(x); }
-  template <class V>
-  void set(int i, V v) { row[i] = (__m256d)v; }
-  void store(int i, double* p) const { _mm256_storeu_pd(p, row[i]); }
-  void transpose() {
-    __m256d a[4];
-    for (int i = 0; i < 2; ++i) {
-      a[2 * i] = _mm256_unpacklo_pd(row[2 * i], row[2 * i + 1]);
-      a[2 * i + 1] = _mm256_unpackhi_pd(row[2 * i], row[2 * i + 1]);
-    }
-    for (int i = 0; i < 2; ++i) {
-      row[i] = _mm256_permute2f128_pd(a[i], a[i + 2], 0x20);
-      row[i + 2] = _mm256_permute2f128_pd(a[i], a[i + 2], 0x31);
-    }
-  }
-};
-#else
-template <class T>
-inline constexpr int kTile = 16 / sizeof(T);
-
-template <class T>
-struct Tile {
-  T row[kTile<T>][kTile<T>];
-  void load(int i, const T* x) { std::memcpy(row[i], x, sizeof row[i]); }
-  void set(int i, Vec<T> v) { SPARSEGEN_ISA::store(row[i], v); }
-  void store(int i, T* p) const { std::memcpy(p, row[i], sizeof row[i]); }
-  void transpose() {
-    for (int i = 0; i < kTile<T>; ++i)
-      for (int j = 0; j < i; ++j) {
-        T t = row[i][j];
-        row[i][j] = row[j][i];
-        row[j][i] = t;
-      }
-  }
-};
-#endif
 
 }  // namespace sparsegen::SPARSEGEN_ISA

@@ -19,7 +19,7 @@
 #include <vector>
 
 #include "job.hpp"
-#include "simd.hpp"
+#include "tiles.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
 
@@ -79,7 +79,6 @@ struct Excess {
 template <bool ahead, class T>
 inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Mask<T>& count, int64_t on = 0) {
   constexpr int W = kWidth<T>;
-  const Vec<T> zero{};
   Mask<T> n0 = count, n1{}, n2{}, n3{};
   while (steps > 0) {
     const int64_t turns = std::min(steps, kFold);
@@ -89,10 +88,10 @@ inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Mas
       Vec<T> s0{}, s1{}, s2{}, s3{};
       for (const T* const pause = end - x > kSpan<T> ? x + kSpan<T> : end; x != pause; x += kStep<T>) {
         const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
-        s0 += vmin(d0, zero), n0 += d0 < zero;
-        s1 += vmin(d1, zero), n1 += d1 < zero;
-        s2 += vmin(d2, zero), n2 += d2 < zero;
-        s3 += vmin(d3, zero), n3 += d3 < zero;
+        add_negative<T>(d0, s0, n0);
+        add_negative<T>(d1, s1, n1);
+        add_negative<T>(d2, s2, n2);
+        add_negative<T>(d3, s3, n3);
         for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) prefetch_far(x + j + on);
       }
       sum += (s0 + s1) + (s2 + s3);
@@ -292,12 +291,12 @@ inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out) {
   const Vec<T> b = splat(bound);
   int64_t n = 0;
   for (int64_t from = 0; from < row.steps; from += kBlock, maxima += kWidth<T>) {
-    if (!lane_bits<T>(load(maxima) > b)) continue;
+    if (!bits_above<T>(load(maxima), b)) continue;
     for (int64_t i = from; i < std::min(from + kBlock, row.steps); ++i) {
       const T* x = row.at(i);
       for (int j = 0; j < kUnroll; ++j) {
         const Vec<T> v = load(x + j * kWidth<T>);
-        n += pack(out + n, v, lane_bits<T>(v > b));
+        n += pack(out + n, v, bits_above<T>(v, b));
       }
     }
   }
@@ -320,7 +319,7 @@ inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, 
   const auto one = [&](int at, Mask<T>& n) {
     const Vec<T> d = (tau - load(x + at)) + rest;
     const Mask<T> in = d < error;
-    n += in, put<stream>(p + at, keep<T>(in, d * scale));
+    count_where<T>(in, n), put<stream>(p + at, keep<T>(in, d * scale));
   };
   for (const T* end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>) {
     one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
@@ -342,7 +341,7 @@ inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cu
     const T *x = row.x, *const end = x + row.full * kStep<T>;
     const bool soon = K <= kSoonLimit;
     for (T* out = p; end - x >= block; x += block, out += block, maxima += kWidth<T>) {
-      if (lane_bits<T>(load(maxima) > bound)) write_steps<stream, false>(x, kBlock, cut, r, out, count);
+      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false>(x, kBlock, cut, r, out, count);
       else
         for (int i = 0; i < block; i += kWidth<T>) put<stream>(out + i, Vec<T>{});
       for (int i = 0; soon && i < block; i += kLine<T>) prefetch_far(x + i + K);

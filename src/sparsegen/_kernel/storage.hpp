@@ -81,6 +81,13 @@ inline void widen_row(const S* x, int64_t n, T* out) {
       if constexpr (std::is_same_v<S, Half>) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(h));
       else _mm256_storeu_si256((__m256i*)(out + i), _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
     }
+#elif defined(SPARSEGEN_NEON)
+  if constexpr (sizeof(S) == 2)
+    for (; i + 4 <= n; i += 4) {
+      const uint16x4_t h = vld1_u16(&x[i].bits);
+      if constexpr (std::is_same_v<S, Half>) vst1q_f32(out + i, vcvt_f32_f16((float16x4_t)h));
+      else vst1q_f32(out + i, (float32x4_t)vshll_n_u16(h, 16));
+    }
 #endif
   for (; i < n; ++i) out[i] = widen(x[i]);
 }
@@ -93,6 +100,13 @@ inline __m128i narrow8(__m256 v, Bfloat) {
   const __m256i nan = _mm256_or_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(0x40));
   const __m256i r = _mm256_blendv_epi8(up, nan, (__m256i)_mm256_cmp_ps(v, v, _CMP_UNORD_Q));
   return _mm_packus_epi32(_mm256_castsi256_si128(r), _mm256_extracti128_si256(r, 1));
+}
+#elif defined(SPARSEGEN_NEON)
+inline uint16x4_t narrow4(float32x4_t v, Half) { return (uint16x4_t)vcvt_f16_f32(v); }
+inline uint16x4_t narrow4(float32x4_t v, Bfloat) {
+  const uint32x4_t u = (uint32x4_t)v, odd = vandq_u32(vshrq_n_u32(u, 16), vdupq_n_u32(1));
+  const uint32x4_t up = vaddq_u32(vaddq_u32(u, vdupq_n_u32(0x7FFF)), odd), nan = vorrq_u32(u, vdupq_n_u32(0x400000));
+  return vshrn_n_u32(vbslq_u32(vceqq_f32(v, v), up, nan), 16);
 }
 #endif
 
@@ -111,6 +125,14 @@ inline void narrow_row(const T* x, int64_t n, S* out) {
         h = _mm_max_epu16(h, _mm_srli_epi16(on16, 15));
       }
       _mm_storeu_si128((__m128i*)(out + i), h);
+    }
+#elif defined(SPARSEGEN_NEON)
+  if constexpr (sizeof(S) == 2)
+    for (; i + 4 <= n; i += 4) {
+      const float32x4_t v = vld1q_f32(x + i);
+      uint16x4_t h = narrow4(v, S{});
+      if constexpr (probability) h = vmax_u16(h, vshr_n_u16(vmovn_u32(vcgtzq_f32(v)), 15));
+      vst1_u16(&out[i].bits, h);
     }
 #endif
   for (; i < n; ++i) {

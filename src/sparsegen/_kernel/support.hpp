@@ -15,11 +15,11 @@ inline void find_support(const T* p, int64_t K, uint32_t* words) {
   const Vec<T> zero{};
   for (const T* const end = p + K / 32 * 32; p != end; p += 32) {
     uint32_t word = 0;
-    for (int j = 0; j < 32; j += W) word |= uint32_t(lane_bits<T>(load(p + j) > zero)) << j;
+    for (int j = 0; j < 32; j += W) word |= uint32_t(bits_above<T>(load(p + j), zero)) << j;
     *words++ = word;
   }
   if (K % 32) *words = 0;
-  each_vector<T>(K % 32, [&](int64_t j, auto get, auto) { *words |= uint32_t(lane_bits<T>(get(p + j) > zero)) << j; });
+  each_vector<T>(K % 32, [&](int64_t j, auto get, auto) { *words |= uint32_t(bits_above<T>(get(p + j), zero)) << j; });
 }
 
 inline int64_t support_size(const uint32_t* words, int64_t K) {
@@ -97,7 +97,7 @@ inline void vjp_chosen(const uint32_t* words, const T* const* v, int n, int64_t 
     const T* const from = v[i];
     Vec<T> s{};
     each_chosen<T, false, false>(words + i * step, K, [&](int64_t at, Mask<T> in, auto get, auto) {
-      s += keep<T>(in, get(from + at));
+      add_where<T>(in, get(from + at), s);
       if (at % kLine<T> == 0) prefetch(from + at + next);
     }, [](int64_t) {});
     sum[i] = s, size[i] = T(std::max<int64_t>(support_size(words + i * step, K), 1));
@@ -113,7 +113,7 @@ inline void vjp_chosen_long(const uint32_t* words, const T* v, int64_t K, T scal
   Vec<T> sum{};
   int64_t n = 0;
   each_chosen<T, false, true>(words, K, [&](int64_t at, Mask<T> in, auto get, auto) {
-    sum += keep<T>(in, get(v + at));
+    add_where<T>(in, get(v + at), sum);
     if (++n % (kFold * kUnroll) == 0) total.add(lanes_sum(sum)), sum = Vec<T>{};
   }, [](int64_t) {});
   total.add(lanes_sum(sum));

@@ -13,7 +13,7 @@ struct Support {
   Total<T> total;
   Vec<T> sum{};
   Mask<T> count{};
-  void add(Mask<T> on, Vec<T> v) { sum += keep<T>(on, v), count -= on; }
+  void add(Mask<T> on, Vec<T> v) { add_where<T>(on, v, sum), count_where<T>(on, count); }
   void fold() { total.add(lanes_sum(sum)), sum = Vec<T>{}; }
 };
 
@@ -28,62 +28,74 @@ inline void each_vector(int64_t K, F&& f) {
   if (left) f(at, [=](const T* x) { return load_part(x, left); }, [=](T* x, Vec<T> v) { store_part(x, v, left); });
 }
 
-// n <= W rows together, of K >= W entries: what follows the first pass, the means, is done for all of them at once.
-// Meanwhile those that come next, as a rule W K entries on, are asked for. `v` may be `g`.
+// What whole vectors leave of a row, read and written with entries before it: `fresh` are the lanes that are not those. With
+// AVX-512 a row of fewer than W entries is read and written alone, 0 in the lanes beyond it.
+template <class T>
+struct Remainder {
+  static constexpr bool kAnyLength = kVectorBytes == 64;  // else the row has W entries or more
+  int64_t from;
+  int size;
+  bool alone;
+  Mask<T> fresh;
+
+  explicit Remainder(int64_t K)
+      : from(K - kWidth<T>), size(int(K % kWidth<T>)), alone(kAnyLength && from < 0), fresh(last_lanes<T>(alone ? 0 : size)) {
+    if (alone) from = 0, fresh = ~fresh;
+  }
+  Vec<T> get(const T* x) const { return alone ? load_part(x, size) : load(x + from); }
+  void put(T* p, Vec<T> v) const { alone ? store_part(p, v, size) : store(p + from, v); }
+};
+
+// n <= W rows together: what follows the first pass, the means, is done for all of them at once. Meanwhile those that come
+// next, as a rule W K entries on, are asked for. `v` may be `g`.
 template <bool want_along, bool stream, class T>
 inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t K, const T* scales, T* const* gs, T* along) {
-  constexpr int W = kWidth<T>, line = 64 / int(sizeof(T));
-  const int64_t whole = K / W * W, next = W * K;
-  const Mask<T> tail = last_lanes<T>(int(K - whole));
+  constexpr int W = kWidth<T>;
+  const int64_t whole = K / W * W, next = n * K;
+  const Remainder<T> rest(K);
   const Vec<T> zero{};
-  Vec<T> sum[W], count[W], wp[W];
-  for (int i = 0; i < W; ++i) {
+  Vec<T> sum[W], wp[W];
+  Mask<T> count[W];
+  for (int i = n; i < W; ++i) sum[i] = wp[i] = zero, count[i] = Mask<T>{};
+  for (int i = 0; i < n; ++i) {
     Vec<T> s0{}, s1{};
     Mask<T> n0{}, n1{};
-    if (i < n) {
-      const T *p = ps[i], *v = vs[i];
-      int64_t k = 0;
-      for (; k + 2 * W <= K; k += 2 * W) {
-        const Mask<T> on0 = load(p + k) > zero, on1 = load(p + k + W) > zero;
-        s0 += keep<T>(on0, load(v + k)), n0 -= on0;
-        s1 += keep<T>(on1, load(v + k + W)), n1 -= on1;
-        for (int j = 0; j < 2 * W; j += line) prefetch(p + k + j + next), prefetch(v + k + j + next);
-      }
-      if (k < whole) {
-        const Mask<T> on = load(p + k) > zero;
-        s0 += keep<T>(on, load(v + k)), n0 -= on;
-      }
-      if (whole < K) {
-        const Mask<T> on = (load(p + K - W) > zero) & tail;
-        s1 += keep<T>(on, load(v + K - W)), n1 -= on;
-      }
+    const auto add = [&](Vec<T> p, Vec<T> v, Mask<T> among, Vec<T>& s, Mask<T>& count) {
+      const Mask<T> on = (p > zero) & among;
+      add_where<T>(on, v, s), count_where<T>(on, count);
+    };
+    const T *p = ps[i], *v = vs[i];
+    int64_t k = 0;
+    for (; k + 2 * W <= K; k += 2 * W) {
+      add(load(p + k), load(v + k), ~Mask<T>{}, s0, n0), add(load(p + k + W), load(v + k + W), ~Mask<T>{}, s1, n1);
+      for (int j = 0; j < 2 * W; j += kLine<T>) prefetch(p + k + j + next), prefetch(v + k + j + next);
     }
-    sum[i] = s0 + s1, count[i] = __builtin_convertvector(n0 + n1, Vec<T>);
+    if (k < whole) add(load(p + k), load(v + k), ~Mask<T>{}, s0, n0);
+    if (rest.size) add(rest.get(p), rest.get(v), rest.fresh, s1, n1);
+    sum[i] = s0 + s1, count[i] = n0 + n1;
   }
   alignas(kVectorBytes) T means[W];
-  store(means, fold_rows<T, Sum>(sum) / vmax(fold_rows<T, Sum>(count), splat(T(1))));
+  store(means, fold_rows<T, Sum>(sum) / vmax(fold_counts<T>(count), splat(T(1))));
   for (int i = 0; i < n; ++i) {
-    const T *p = ps[i], *v = vs[i];
+    const T *p = ps[i], *v = vs[i], first = p[0];
     T* g = gs[i];
     const Vec<T> mean = splat(means[i]), scale = splat(scales[i]);
-    const Vec<T> last_p = load(p + K - W), last_v = load(v + K - W);
-    Vec<T> w0{}, w1{};
-    int64_t k = 0;
-    for (; k + W <= K; k += W) {
+    Vec<T> w0{}, w1{}, last_p{}, last_v{};
+    if (rest.size) last_p = rest.get(p), last_v = rest.get(v);
+    for (int64_t k = 0; k < whole; k += W) {
       const Vec<T> pk = load(p + k), w = keep<T>(pk > zero, load(v + k) - mean);
       if (want_along) w0 += w * pk;
       put<stream>(g + k, w * scale);
-      if (!stream && k % line == 0) prefetch_to_write(g + k + next);
+      if (!stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
     }
-    if (whole < K) {  // overlaps the vector before it
+    if (rest.size) {
       const Vec<T> w = keep<T>(last_p > zero, last_v - mean);
-      if (want_along) w1 = keep<T>(tail, w * last_p);
-      store(g + K - W, w * scale);
+      if (want_along) w1 = keep<T>(rest.fresh, w * last_p);
+      rest.put(g, w * scale);
     }
     wp[i] = w0 + w1;
-    if (std::isnan(p[0])) std::fill_n(g, K, p[0]), wp[i] = splat(p[0]);  // a row with NaN is NaN throughout
+    if (std::isnan(first)) std::fill_n(g, K, first), wp[i] = splat(first);  // a row with NaN is NaN throughout
   }
-  for (int i = n; want_along && i < W; ++i) wp[i] = zero;
   if (want_along) store(along, fold_rows<T, Sum>(wp));
 }
 
@@ -99,14 +111,14 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T
   each_vector<T>(K, [&](int64_t at, auto get, auto) {
     for (int i = 0; i < R; ++i) {
       const Mask<T> on = get(p[i] + at) > Vec<T>{};
-      sum[i] += keep<T>(on, get(v[i] + at)), count[i] -= on;
+      add_where<T>(on, get(v[i] + at), sum[i]), count_where<T>(on, count[i]);
     }
   });
   for (int64_t at = R * K; at < 2 * R * K; at += 64 / int64_t(sizeof(T))) {
     prefetch(p[0] + at), prefetch(v[0] + at);
     if (!stream) prefetch_to_write(g[0] + at);
   }
-  for (int i = 0; i < R; ++i) mean[i] = splat(lanes_sum(sum[i]) / std::max(T(lanes_sum(count[i])), T(1)));
+  for (int i = 0; i < R; ++i) mean[i] = splat(lanes_sum(sum[i]) / std::max(T(-lanes_sum(count[i])), T(1)));
   each_vector<T, stream>(K, [&](int64_t at, auto get, auto write) {
     for (int i = 0; i < R; ++i) {
       const Vec<T> pi = get(p[i] + at), w = keep<T>(pi > Vec<T>{}, get(v[i] + at) - mean[i]);
@@ -123,19 +135,28 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T
 
 inline constexpr int64_t kSkipFrom = 1024;  // row length from which steps without support are worth a branch
 
-// Long rows: steps without support are zeroed at once and v is not read there; `touched` lists the others.
+// Entries a branch is about: no more than two lines of v are read for one that is in the support.
+template <class T>
+inline constexpr int kPart = std::min(kStep<T>, 2 * kLine<T>);
+inline constexpr int64_t kStreamAhead = 2048;  // bytes: the hardware asks too late for what is read once, between such writes
+
+// Long rows: parts without support are zeroed at once and v is not read there; `touched` lists the others.
 template <bool stream, class T>
-inline int64_t gather_steps(const T* p, const T* v, int64_t steps, T* g, int32_t* touched, Support<T>& s) {
-  constexpr int W = kWidth<T>;
+inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t* touched, Support<T>& s) {
+  constexpr int W = kWidth<T>, N = kPart<T> / W;
   const Vec<T> zero{};
   int64_t n = 0;
-  for (int64_t i = 0; i < steps; ++i, p += kStep<T>, v += kStep<T>, g += kStep<T>) {
-    const Mask<T> a = load(p) > zero, b = load(p + W) > zero, c = load(p + 2 * W) > zero, d = load(p + 3 * W) > zero;
-    if (!lane_bits<T>((a | b) | (c | d))) {
-      for (int j = 0; j < kUnroll; ++j) put<stream>(g + j * W, zero);
+  for (int64_t i = 0; i < parts; ++i, p += kPart<T>, v += kPart<T>, g += kPart<T>) {
+    Mask<T> on[N], any{};
+    unsigned bits = 0;
+    for (int j = 0; j < N; ++j) on[j] = load(p + j * W) > zero, any |= on[j], bits |= bits_above<T>(load(p + j * W), zero);
+    if (kVectorBytes < 64) bits = lane_bits<T>(any);
+    for (int j = 0; stream && j < kPart<T>; j += kLine<T>) prefetch(p + j + kStreamAhead / sizeof(T));
+    if (!bits) {
+      for (int j = 0; j < N; ++j) put<stream>(g + j * W, zero);
       continue;
     }
-    s.add(a, load(v)), s.add(b, load(v + W)), s.add(c, load(v + 2 * W)), s.add(d, load(v + 3 * W));
+    for (int j = 0; j < N; ++j) s.add(on[j], load(v + j * W));
     touched[n++] = int32_t(i);
     if (n % kFold == 0) s.fold();
   }
@@ -157,12 +178,12 @@ inline double vjp_long(const T* p, const T* v, int64_t K, T one_over_r, T* g, in
     std::fill_n(g, K, p[0]);
     return p[0];
   }
-  const int64_t full = K / kStep<T>, end = full * kStep<T>, ahead = K <= kSoonLimit ? K : 0;
+  const int64_t full = K / kPart<T>, end = full * kPart<T>, ahead = K <= kSoonLimit ? K : 0;
   Support<T> s;
-  const int64_t n = gather_steps<stream>(p, v, full, g, touched, s);
+  const int64_t n = gather_parts<stream>(p, v, full, g, touched, s);
   each_vector<T>(K - end, [&](int64_t at, auto get, auto) { s.add(get(p + end + at) > Vec<T>{}, get(v + end + at)); });
   s.fold();
-  const int64_t size = lanes_sum(s.count);
+  const int64_t size = -lanes_sum(s.count);
   const Vec<T> mean = splat(size ? T(s.total.value() / double(size)) : T(0)), scale = splat(one_over_r);
   Total<T> along;
   Vec<T> part{};
@@ -172,8 +193,8 @@ inline double vjp_long(const T* p, const T* v, int64_t K, T one_over_r, T* g, in
     return w * scale;
   };
   for (int64_t t = 0; t < n; ++t) {
-    const int64_t at = touched[t] * int64_t(kStep<T>);
-    for (int64_t i = at; i < at + kStep<T>; i += W) {
+    const int64_t at = touched[t] * int64_t(kPart<T>);
+    for (int64_t i = at; i < at + kPart<T>; i += W) {
       put<stream>(g + i, centre(load(p + i), load(v + i)));
       if (ahead) prefetch_far(p + i + ahead), prefetch_far(v + i + ahead);
     }
