@@ -41,15 +41,17 @@ class Group {
     sorted_ = layout_.sorted(r_, all, start, last_);
     steps_ = sorted_;  // the threshold of a set lies below the row's, as a step's end does
     if (!sorted_) {
-      const Vec<T> size = splat(T(K_));
+      Vec<T> size = splat(T(K_));
       all = layout_.look();
+      const Mask<T> some = (all.sum == splat(-kInf<T>)) & (all.top > splat(-kInf<T>));
+      if (lane_bits<T>(some)) look_past_hidden(some, all, size);
       mean_ = all.sum / size, variance_ = all.squares / size - mean_ * mean_;
       const Vec<T> spread = vsqrt(variance_);
       start = layout_.start(r_, spread, guess<T>(mean_, spread, r_ / (spread * size)));
     }
     top_ = all.top, low_ = add_down_lanes<T>(top_, -r_);
     const Mask<T> finite = all.sum - all.sum == Vec<T>{}, hidden = (all.sum == splat(-kInf<T>)) & (top_ > splat(-kInf<T>));
-    finite_ = lane_bits<T>(finite | hidden);
+    finite_ = lane_bits<T>(finite | hidden);  // rows that were sorted may have hidden entries
     tau_ = between(start);
   }
 
@@ -89,6 +91,14 @@ class Group {
   }
 
  private:
+  // Rows with hidden entries start from the mean and spread of the others, as well as rows without.
+  void look_past_hidden(Mask<T> some, Look<T>& all, Vec<T>& size) const {
+    Vec<T> count;
+    const Look<T> open = layout_.look_open(lane_bits<T>(some), count);
+    all.sum = select<T>(some, open.sum, all.sum), all.squares = select<T>(some, open.squares, all.squares);
+    size = select<T>(some, count, size);
+  }
+
   static constexpr int kMostSteps = kMostPasses;
 
   // Has the set been found? Newton's steps land below the threshold and from there only climb, so the sets only shrink: equal

@@ -66,6 +66,29 @@ class ByRow {
     return {top, fold_rows<T, Sum>(sum_), fold_rows<T, Sum>(squares_)};
   }
 
+  // Sums and number of the entries of `rows`, one bit each, that are not hidden.
+  Look<T> look_open(unsigned rows, Vec<T>& count) const {
+    Vec<T> sum[W] = {}, squares[W] = {};
+    Mask<T> n[W] = {};
+    const Vec<T> hidden = splat(-kInf<T>);
+    for (int i = 0; i < n_; ++i) {
+      if (!(rows >> i & 1)) continue;
+      const T* const x = rows_[i];
+      Vec<T> s{}, q{};
+      Mask<T> m{};
+      const auto add = [&](Vec<T> v, Mask<T> counted) {
+        const Mask<T> open = (v > hidden) & counted;
+        const Vec<T> seen = keep<T>(open, v);
+        s += seen, q = fma(seen, seen, q), m += open;
+      };
+      for (int64_t k = 0; k < shape_.whole; k += W) add(load(x + k), ~Mask<T>{});
+      if (shape_.whole < shape_.K) add(load(x + shape_.K - W), shape_.tail);
+      sum[i] = s, squares[i] = q, n[i] = m;
+    }
+    count = fold_counts<T>(n);
+    return {Vec<T>{}, fold_rows<T, Sum>(sum), fold_rows<T, Sum>(squares)};
+  }
+
   Vec<T> start(Vec<T> r, Vec<T> spread, Vec<T> guess) const {
     Vec<T> heads[kHeads];
     for (int i = 0; i < kHeads; ++i) heads[i] = load(heads_ + i * W);
@@ -267,6 +290,20 @@ class ByLane {
     for (int n = tops / 2; n > 0; n /= 2)
       for (int j = 0; j < n; ++j) top[j] = vmax(top[j], top[j + n]);
     return {top[0], (s[0] + s[1]) + (s[2] + s[3]), (q[0] + q[1]) + (q[2] + q[3])};
+  }
+
+  // See ByRow::look_open().
+  Look<T> look_open(unsigned, Vec<T>& count) const {
+    Vec<T> sum{}, squares{};
+    Mask<T> n{};
+    const Vec<T> hidden = splat(-kInf<T>);
+    for (const T *x = lanes_, *const end = x + K_ * W; x < end; x += W) {
+      const Mask<T> open = load(x) > hidden;
+      const Vec<T> seen = keep<T>(open, load(x));
+      sum += seen, squares = fma(seen, seen, squares), n -= open;
+    }
+    count = __builtin_convertvector(n, Vec<T>);
+    return {Vec<T>{}, sum, squares};
   }
 
   Vec<T> start(Vec<T> r, Vec<T> spread, Vec<T> guess) const {

@@ -222,8 +222,8 @@ inline void map_vjp_rows(const MapVjpJob& job, int64_t begin, int64_t end) {
   T* gi[kGroup];
   for (int64_t row = begin; row < end; row += group) {
     const int n = int(std::min<int64_t>(group, end - row));
-    if (!read) load_rows(job, z, job.zs, row, n, slots[0]);
-    for (int i = 0; job.mask && i < n; ++i) hide_masked(job, row + i, slots[0].rows + i * s.stride);
+    if (job.mask) load_masked(job, z, job.zs, row, n, slots[0]);
+    else if (!read) load_rows(job, z, job.zs, row, n, slots[0]);
     if (!direct) load_rows(job, p, job.strides, row, n, slots[1]), load_rows(job, v, job.strides, row, n, slots[2]);
     find_rows<const T>(job, z, job.zs, row, n, read, slots[0].rows, s.stride, zi);
     find_rows<const T>(job, p, job.strides, row, n, direct, slots[1].rows, s.stride, pi);

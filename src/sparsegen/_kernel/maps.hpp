@@ -97,8 +97,8 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   T* dst[kGroup];
   for (int64_t row = begin; row < end; row += group) {
     const int n = int(std::min<int64_t>(group, end - row));
-    if (!read) load_rows(job, x, job.xs, row, n, s);
-    for (int i = 0; job.mask && i < n; ++i) hide_masked(job, row + i, s.rows + i * s.stride);
+    if (job.mask) load_masked(job, x, job.xs, row, n, s);
+    else if (!read) load_rows(job, x, job.xs, row, n, s);
     find_rows<const T>(job, x, job.xs, row, n, read, s.rows, s.stride, src);
     find_rows(job, p, job.ps, row, n, write, s.rows, s.stride, dst);
     block.run(row, n, K, src, dst);

@@ -139,20 +139,43 @@ inline void store_rows(const Job& job, S* p, const Strides& strides, int64_t row
     }
 }
 
-// Hides what the mask does not let be chosen, W entries at a time.
-template <class J, class T>
-inline void hide_masked(const J& job, int64_t row, T* x) {
+template <class J>
+inline const uint8_t* mask_of(const J& job, int64_t row) {
+  return job.mask + (job.mask_row ? job.mask_row[row] : row * job.K);
+}
+
+// x to `to`, W entries at a time, with -inf where the mask does not let it be chosen; `to` may be `x`.
+template <class T>
+inline void hide_row(const T* x, const uint8_t* mask, int64_t K, T* to) {
   constexpr int W = kWidth<T>;
   typedef uint8_t Bytes __attribute__((vector_size(W)));
-  const uint8_t* mask = job.mask + (job.mask_row ? job.mask_row[row] : row * job.K);
   const Vec<T> hidden = splat(-kInf<T>);
   int64_t k = 0;
-  for (; k + W <= job.K; k += W) {
+  for (; k + W <= K; k += W) {
     Bytes bytes;
     std::memcpy(&bytes, mask + k, sizeof bytes);
-    store(x + k, select<T>(__builtin_convertvector(bytes, Mask<T>) != Mask<T>{}, load(x + k), hidden));
+    store(to + k, select<T>(__builtin_convertvector(bytes, Mask<T>) != Mask<T>{}, load(x + k), hidden));
   }
-  for (; k < job.K; ++k) x[k] = mask[k] ? x[k] : -kInf<T>;
+  for (; k < K; ++k) to[k] = mask[k] ? x[k] : -kInf<T>;
+}
+
+template <class J, class T>
+inline void hide_masked(const J& job, int64_t row, T* x) {
+  hide_row(x, mask_of(job, row), job.K, x);
+}
+
+// load_rows() of a job with a mask.
+template <class J, class S, class T>
+inline void load_masked(const J& job, const S* x, const Strides& strides, int64_t row, int n, const Scratch<T>& s) {
+  if constexpr (std::is_same_v<S, T>) {
+    if (strides.entry == 1) {
+      for (int i = 0; i < n; ++i)
+        hide_row(x + offset(job, strides, row + i), mask_of(job, row + i), job.K, s.rows + i * s.stride);
+      return;
+    }
+  }
+  load_rows(job, x, strides, row, n, s);
+  for (int i = 0; i < n; ++i) hide_masked(job, row + i, s.rows + i * s.stride);
 }
 
 // Projects rows src[i] to dst[i], i < n, in groups of W.
@@ -273,8 +296,8 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
       next_rows<const T>(job, x, job.xs, row, n, group, read, src);
       next_rows(job, p, job.ps, row, n, group, write, dst);
     }
-    if (!read) load_rows(job, x, job.xs, row, n, s);
-    for (int i = 0; job.mask && i < n; ++i) hide_masked(job, row + i, s.rows + i * s.stride);
+    if (job.mask) load_masked(job, x, job.xs, row, n, s);
+    else if (!read) load_rows(job, x, job.xs, row, n, s);
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
     for (int i = 0; rule && i < n; ++i) r[i] = find_radius(job, row + i, src[i]);
     project_group(job, r, src, n, K, dst, radii, s, threshold);

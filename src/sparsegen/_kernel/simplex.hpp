@@ -363,20 +363,40 @@ inline bool plain_radius(double r) {
   return r >= 1 / big && r <= big;
 }
 
+// The sums of a survey over the entries that are not hidden, and their number.
+template <class T>
+inline double survey_open(const Row<T>& row, Survey<T>& all) {
+  const Vec<T> hidden = splat(-kInf<T>);
+  Mask<T> n{};
+  for (int64_t i = 0; i < row.steps; ++i) {
+    const T* x = row.at(i);
+    Vec<T> s{}, q{};
+    for (int j = 0; j < kStep<T>; j += kWidth<T>) {
+      const Mask<T> open = load(x + j) > hidden;
+      const Vec<T> seen = keep<T>(open, load(x + j));
+      s += seen, q = fma(seen, seen, q), n -= open;
+    }
+    all.sum = i ? all.sum + s : s, all.squares = i ? all.squares + q : q;
+  }
+  return double(lanes_sum(n));
+}
+
+// `open` is the number of entries that the survey's sums are of; 0: all of them.
 template <class T>
 inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Survey<T>& all, double r, T* picked,
-                       bool drafted = false) {
+                       bool drafted = false, double open = 0) {
+  const double n = open > 0 ? open : double(K);
   const T top = lanes_max(all.top), low = add_down(top, -r);
-  const double mean = lanes_sum(all.sum) / double(K), square = lanes_sum(all.squares) / double(K);
+  const double mean = lanes_sum(all.sum) / n, square = lanes_sum(all.squares) / n;
   if (maxima && low > mean) {
     // A subset of the entries bounds tau from below; its blocks then hold all that matters.
-    const int64_t n = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
-    const Cut<T> bound = newton(Row<T>(maxima, n), low, low, r);
-    if (bound.count > 0 && bound.count * 4 <= n)
+    const int64_t blocks = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
+    const Cut<T> bound = newton(Row<T>(maxima, blocks), low, low, r);
+    if (bound.count > 0 && bound.count * 4 <= blocks)
       return newton(Row<T>(picked, pick(row, maxima, bound.tau, picked)), bound.tau, bound.tau, r);
   }
   const double spread = std::sqrt(square - mean * mean);
-  const T start = guess<T>(splat(T(mean)), splat(T(spread)), splat(T(r / (double(K) * spread))))[0];
+  const T start = guess<T>(splat(T(mean)), splat(T(spread)), splat(T(r / (n * spread))))[0];
   if (!(start > low && start < top)) return newton(row, low, low, r);
   return drafted ? draft(row, start, low, r, mean, spread * spread, K <= kAheadLimit ? K : 0) : newton(row, start, low, r);
 }
@@ -392,7 +412,8 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   if (row.steps > row.full) survey_tail(row, maxima, all);
   const T top = lanes_max(all.top);
   if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;
-  Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true);
+  const double open = lanes_sum(all.sum) == -kInf<T> ? survey_open(row, all) : 0;
+  Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true, open);
   double scale = r;
   threshold = double(cut.tau) + cut.rest;
   if (cut.count == 1 && cut.sum > 2 * r) {  // the next lower number is more than r away: the largest entry is alone
