@@ -1,6 +1,7 @@
 // What the front ends ask of the kernel: rows of one storage type, cut out of an array of shape (outer, K, inner).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -30,6 +31,16 @@ struct Job {
   }
   double radius_of(int64_t row) const { return radius[radius_per_row ? row : 0]; }
 };
+
+// Below this many entries a second thread costs more than it saves; a chunk is about that large.
+inline constexpr int64_t kChunkEntries = 16384;
+
+// How many rows a thread takes at a time: a chunk at least, and no more turns than four a thread, since each row asks for the
+// one after it in advance; of short ones whole groups of 16, so that lanes are full.
+inline int64_t rows_a_turn(const Job& job) {
+  const int64_t rows = std::max({int64_t(1), kChunkEntries / job.K, job.rows() / (4 * job.threads)});
+  return rows < 16 ? rows : (rows + 15) / 16 * 16;
+}
 
 // How `radius` is meant: as it is, or as the q of a radius made of each row's mean: (h + q) / (1/n + q) over its n entries
 // that may be chosen, with h the mean (cone) or its size (hourglass).

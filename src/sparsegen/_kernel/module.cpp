@@ -56,9 +56,6 @@ static std::vector<const Engine*> engines() {
 
 static const Engine* engine = engines().back();
 
-// Below this many entries a second thread costs more than it saves; a chunk is about that large.
-static constexpr int64_t kChunkEntries = 16384;
-
 // A large output is often memory the process has not touched yet, and its page faults then cost more than the projection.
 // Asking for huge pages, inside the output only, makes them few; where they are there already it changes nothing.
 static void expect_writes([[maybe_unused]] void* out, [[maybe_unused]] int64_t bytes) {
@@ -75,13 +72,6 @@ static void expect_writes(const VjpJob& job) { expect_writes(job.grad_x, job.byt
 static void expect_writes(const MapVjpJob& job) { expect_writes(job.grad, job.bytes()); }
 static void expect_writes(const MeanJob&) {}
 static void expect_writes(const HingeJob&) {}
-
-// How many rows a thread takes at a time: a chunk at least, and no more turns than four a thread, since each row asks for the
-// one after it in advance; of short ones whole groups of 16, so that lanes are full.
-static int64_t rows_a_turn(const Job& job) {
-  const int64_t rows = std::max({int64_t(1), kChunkEntries / job.K, job.rows() / (4 * job.threads)});
-  return rows < 16 ? rows : (rows + 15) / 16 * 16;
-}
 
 template <class J>
 static void run(const J& job, void (*work)(const J&, int64_t, int64_t)) {
@@ -371,6 +361,7 @@ NB_MODULE(_core, m) {
     for (const Engine* found : engines()) names.emplace_back(found->name);
     return names;
   });
+  m.def("engine_address", [] { return reinterpret_cast<uintptr_t>(&engine); });  // for the handlers of jax_ffi.cpp
   m.def("engine", [] { return std::string(engine->name); });
   m.def("use_engine", &use_engine);
 }

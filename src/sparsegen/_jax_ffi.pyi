@@ -1,0 +1,5 @@
+"""The kernel's handlers for XLA on the CPU, where jaxlib's headers were there to build them. See _kernel/jax_ffi.cpp."""
+
+from typing import Any
+
+def handlers(engine_address: int) -> dict[str, Any]: ...

@@ -1,0 +1,74 @@
+"""The projection in plain operations, classes last: what runs on GPUs and TPUs, and on a CPU without the handlers.
+
+Newton's method from the left, all rows together, on the maxima of blocks first: any subset of the entries gives a lower
+bound on the threshold. No derivative is asked of it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsegen._table import plain
+
+BLOCK = 32
+# Beyond what the bound of docs/math.md allows for rows of 2^53 entries: only rounding could go round in circles.
+MOST = 64
+
+
+def _total(x: jax.Array) -> jax.Array:
+    """Sums over the last axis, which stays with size 1, as products with ones: XLA adds a row up in one chain."""
+    return jnp.matmul(x, jnp.ones((x.shape[-1], 1), x.dtype), precision="highest")
+
+
+def _blocks(t: jax.Array) -> jax.Array:
+    """Rows cut into blocks of a length that divides theirs."""
+    k = t.shape[-1]
+    return t.reshape(*t.shape[:-1], -1, BLOCK if k % BLOCK == 0 else k)
+
+
+def _newton(t: jax.Array, tau: jax.Array) -> jax.Array:
+    """The tau with which sum [t - tau]_+ is 1, or a little below it, from one that is not above it."""
+
+    def step(state: Any) -> Any:
+        i, tau, n, _ = state
+        above = t - tau
+        count = _total((above > 0).astype(t.dtype))
+        found = tau + (_total(jnp.maximum(above, 0)) - 1) / jnp.maximum(count, 1)
+        return i + 1, jnp.maximum(tau, found), count, jnp.any(count < n)
+
+    # The flag is made of the data: in shard_map a constant would have another type than what the body returns.
+    start = jnp.int32(0), tau, jnp.full_like(tau, math.inf), jnp.any(tau < math.inf)
+    return lax.while_loop(lambda state: state[3] & (state[0] < MOST), step, start)[1]
+
+
+def _solve(t: jax.Array) -> jax.Array:
+    """[t - tau]_+ with the sum 1, of rows whose largest entry is 0."""
+    k, tau = t.shape[-1], jnp.zeros_like(t[..., :1]) - 1
+    if k >= 4 * BLOCK:
+        pad = [(0, 0)] * (t.ndim - 1) + [(0, -k % BLOCK)]
+        t = jnp.pad(t, pad, constant_values=-math.inf)  # which is never chosen
+        tau = _newton(jnp.max(_blocks(t), axis=-1), tau)
+    above = t - _newton(t, tau)
+    chosen = above > 0
+    # What rounding left over of the sum, added up in short chains, is taken off once more.
+    total = jnp.sum(_total(_blocks(jnp.where(chosen, above, 0)))[..., 0], axis=-1, keepdims=True)
+    left = (total - 1) / jnp.maximum(_total(chosen.astype(t.dtype)), 1)
+    return jnp.where(chosen, jnp.maximum(above - left, 0), 0)[..., :k]
+
+
+def project(x: jax.Array, radius: jax.Array) -> jax.Array:
+    """[x - tau]_+ / r with tau such that it sums to 1, one radius per row: (..., 1)."""
+    top = jnp.max(x, axis=-1, keepdims=True)
+    empty = top == -math.inf
+    # XLA's maximum of a long row may lose a NaN on the CPU: it is asked for by name.
+    broken = ~(top < math.inf) | ~(radius >= 0) | jnp.any(jnp.isnan(x), axis=-1, keepdims=True)
+    usual = (radius > 0) & (radius < math.inf)
+    u = jnp.where(empty | broken, 0, x - top)
+    p = _solve(u / jnp.where(usual, radius, 1))
+    p = jnp.where(usual, p, plain.even(jnp, jnp.where(radius == 0, u == 0, u > -math.inf), u))
+    return jnp.where(broken, math.nan, jnp.where(empty, 0, p))

@@ -1,0 +1,153 @@
+"""`project` for JAX: values by the kernel or by plain operations, derivatives of every order by one rule.
+
+XLA chooses when it compiles for a platform: the kernel's handlers on the CPU, plain operations elsewhere. The rule
+reads the support off the probabilities and is linear in the tangents, so that JAX makes forward mode, reverse mode and
+derivatives of derivatives of it.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+
+from sparsegen._table import plain
+from sparsegen._table.maps import HIDDEN
+from sparsegen.jax import _ffi, _plain
+
+
+def widest() -> Any:
+    """The type that statistics of rows are kept in: float64 where JAX has it."""
+    return jax.dtypes.canonicalize_dtype(jnp.float64)
+
+
+def working(x: jax.Array) -> jax.Array:
+    """In the type that is computed in: float32 for half precision."""
+    return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
+
+
+def _by_platform(cpu: Any, default: Any, *operands: jax.Array) -> Any:
+    if not _ffi.READY:
+        return default(*operands)
+    return lax.platform_dependent(*operands, cpu=cpu, default=default)
+
+
+def _last(x: jax.Array, radius: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    """Points with their classes last, in the type that is computed in, and one radius for each of their rows."""
+    x = jnp.moveaxis(working(x), axis, -1)
+    r = jnp.moveaxis(jnp.broadcast_to(radius, (1,) * x.ndim) if radius.ndim == 0 else radius, axis, -1)
+    return x, r.astype(x.dtype)
+
+
+def narrow(p: jax.Array, dtype: Any) -> jax.Array:
+    """Probabilities in a narrower type, in which a positive one stays positive."""
+    if p.dtype == dtype:
+        return p
+    q = p.astype(dtype)
+    lost = (p > 0) & (q == 0)
+    return q + jnp.where(lost, jnp.finfo(dtype).smallest_subnormal, 0).astype(dtype)
+
+
+def _plain_project(x: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
+    return narrow(jnp.moveaxis(_plain.project(*_last(x, radius, axis)), -1, axis), x.dtype)
+
+
+def _plain_spread(p: jax.Array, v: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
+    rows, r = _last(p, radius, axis)
+    along = jnp.moveaxis(v, axis, -1).astype(rows.dtype)
+    grad, _ = plain.vjp(jnp, rows, along, jnp.broadcast_to(r, (*rows.shape[:-1], 1))[..., 0])
+    return jnp.moveaxis(grad, -1, axis).astype(p.dtype)
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _values(x: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
+    cpu, default = (functools.partial(f, axis=axis) for f in (_ffi.project, _plain_project))
+    return _by_platform(cpu, default, x, radius)
+
+
+@functools.partial(jax.jit, static_argnums=3)
+def _spread(p: jax.Array, v: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
+    """P v / r, linear in v and differentiable in the radius, with P the projector onto the support's directions.
+
+    P / r is symmetric, and on its range the inverse of y -> r y: told so, JAX knows its transpose and derivatives.
+    """
+    p, fixed = lax.stop_gradient(p), lax.stop_gradient(radius)
+    cpu, default = (functools.partial(f, axis=axis) for f in (_ffi.spread, _plain_spread))
+
+    def solve(_: Any, b: jax.Array) -> jax.Array:
+        return _by_platform(cpu, default, p, b, fixed)
+
+    return lax.custom_linear_solve(lambda y: y * radius.astype(y.dtype), v.astype(p.dtype), solve, symmetric=True)
+
+
+def _lean(p: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
+    """Minus the derivative in the radius: (p - 1/k) / r on a support of k entries, 0 where the map is constant."""
+    p = working(p)
+    chosen = p > 0
+    n = jnp.maximum(jnp.sum(chosen, axis=axis, keepdims=True), 1).astype(p.dtype)
+    moves = (radius != 0) & (radius != math.inf)
+    r = jnp.where(moves, radius, 1).astype(p.dtype)
+    return jnp.where(jnp.isnan(p), math.nan, jnp.where(chosen & moves, (p - 1 / n) / r, 0))
+
+
+def _is_zero(tangent: Any) -> bool:
+    return isinstance(tangent, jax.custom_derivatives.SymbolicZero)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _project(x: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
+    return _values(x, radius, axis)
+
+
+def _project_jvp(axis: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    (x, radius), (dx, dr) = primals, tangents
+    p = _project(x, radius, axis)
+    change = jnp.zeros_like(p) if _is_zero(dx) else _spread(p, dx, radius, axis)
+    if not _is_zero(dr):
+        lean = _lean(p, radius, axis)
+        change = (change - lean * dr.astype(lean.dtype)).astype(p.dtype)
+    return p, change
+
+
+_project.defjvp(_project_jvp, symbolic_zeros=True)
+
+
+def project(x: jax.Array, radius: Any, axis: int) -> jax.Array:
+    """Project rows along `axis` onto a radius that broadcasts to them; -inf is never chosen."""
+    if x.size == 0:
+        return x
+    r = jnp.asarray(radius, widest())
+    if r.ndim:
+        r = jnp.expand_dims(jnp.broadcast_to(r, x.shape[:axis] + x.shape[axis + 1 :]), axis)
+    return _project(x, r, axis)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
+def _means(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    cpu = functools.partial(_ffi.means, axis=axis, dtype=widest())
+    return _by_platform(cpu, functools.partial(_plain_means, axis=axis, hidden=None), x)
+
+
+def _plain_means(x: jax.Array, axis: int, hidden: jax.Array | None) -> tuple[jax.Array, jax.Array]:
+    rows = jnp.moveaxis(x, axis, -1).astype(widest())
+    hidden = rows == HIDDEN if hidden is None else jnp.moveaxis(hidden, axis, -1)
+    mean, n = plain.means(jnp, rows, hidden)
+    return jnp.expand_dims(mean, axis), jnp.expand_dims(n, axis)
+
+
+@_means.defjvp
+def _means_jvp(axis: int, primals: Any, tangents: Any) -> Any:
+    (x,), (dx,) = primals, tangents
+    mean, n = _means(x, axis)
+    change, _ = _plain_means(dx, axis, x == HIDDEN)
+    return (mean, n), (change, jnp.zeros_like(n))
+
+
+def means(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    """Mean and number of each row's entries above -inf, in the widest type."""
+    mean, n = _means(x, axis) if x.size else _plain_means(x, axis, None)
+    return jnp.squeeze(mean, axis), jnp.squeeze(n, axis)
