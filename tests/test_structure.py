@@ -12,13 +12,13 @@ import sparsegen as sg
 from sparsegen._table.maps import MAPS
 
 ROOT = Path(__file__).parents[1] / "src" / "sparsegen"
-HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "entmax", "pandas")
+HEAVY = ("torch", "jax", "scipy", "sklearn", "matplotlib", "typer", "rich", "entmax", "pandas")
 
 # From the ground up; a module may import what stands on its own step or below.
 STEPS = [
-    {"_table", "_core"},
+    {"_table", "_core", "_jax_ffi"},
     {"numpy", "properties", "__init__"},
-    {"torch"},
+    {"torch", "jax"},
     {"sklearn", "_solver", "_label_sets"},
     {"experiments"},
     {"explore", "bench"},
@@ -62,7 +62,7 @@ def imports(path):
 def own_imports(path):
     """Top-level modules of the package that a file imports."""
     names = {name.split(".")[1] for name in imports(path) if name.startswith("sparsegen.")}
-    tops = {top for top, _ in modules()} | {"_core"}
+    tops = {top for top, _ in modules()} | {"_core", "_jax_ffi"}
     return names & tops
 
 
@@ -89,9 +89,16 @@ def test_the_numpy_front_end_knows_only_the_tables_and_the_kernel():
 
 
 def test_the_recipe_knows_no_framework():
-    for name in ("checks", "controls", "losses", "maps", "plain", "prose", "radius", "recipe", "rows"):
+    for name in ("checks", "controls", "forms", "losses", "maps", "plain", "prose", "radius", "recipe", "rows"):
         outside = {i.split(".")[0] for i in imports(ROOT / "_table" / f"{name}.py")} - {"sparsegen"}
         assert outside <= set(sys.stdlib_module_names), f"{name} imports {sorted(outside)}"
+
+
+def test_the_jax_front_end_knows_no_other_framework():
+    for path in (ROOT / "jax").glob("*.py"):
+        assert own_imports(path) <= {"_table", "_core", "_jax_ffi", "numpy", "jax"}, path.name
+        assert not {name.split(".")[0] for name in imports(path)} & {"torch", "jaxlib"}, path.name
+        assert "jax._src" not in path.read_text(), path.name
 
 
 def test_private_names_of_torch_are_asked_in_one_place():

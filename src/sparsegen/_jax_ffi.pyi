@@ -1,4 +1,4 @@
-"""The kernel's handlers for XLA on the CPU, where jaxlib's headers were there to build them. See _kernel/jax_ffi.cpp."""
+"""The kernel's handlers for XLA, if jaxlib's headers were there to build them. See _kernel/jax_ffi.cpp."""
 
 from typing import Any
 

@@ -24,12 +24,17 @@ class Front(NamedTuple):
     axis: str
     outside: str  # what becomes of rows on which a map is not defined
     grads: bool = False  # do losses return gradients on request?
+    mask: str = "mask"  # its word for what may be chosen
 
 
 NUMPY = Front("import sparsegen as sg", "sg", "array", "{}", "axis", "A row outside the domain is a ValueError.", True)
 TORCH = Front(
     "import torch, sparsegen.torch as sgt", "sgt", "Tensor", "torch.tensor({})", "dim",
     "A row outside the domain is NaN: looking at it would make torch wait for the device.",
+)  # fmt: skip
+JAX = Front(
+    "import jax.numpy as jnp, sparsegen.jax as sgj", "sgj", "Array", "jnp.array({})", "axis",
+    "A row outside the domain is NaN: what is traced cannot be looked at.", mask="where",
 )  # fmt: skip
 
 
@@ -62,7 +67,7 @@ def map_doc(m: Map, front: Front) -> str:
     """Return the docstring of a map's function."""
     axis = _parameter(f"{front.axis}", "int", "The axis of the classes.")
     mask = _parameter(
-        "mask", f"boolean {front.array}, optional",
+        front.mask, f"boolean {front.array}, optional",
         "Broadcasts to the scores; True where an entry may be chosen. A score of -inf says the same as False. Such "
         "entries get exactly 0 and do not count for the row's size, sum or mean; a row with nothing to choose is all "
         "zeros.",
@@ -104,7 +109,7 @@ def loss_doc(loss: Loss, front: Front) -> str:
                    "Multi-hot (..., K) with 0 and 1: the labels of a row share equally. Or class indices (...)."
                    + shares),
         *_loss_control(loss, front),
-        _parameter("mask", f"boolean {front.array}, optional",
+        _parameter(front.mask, f"boolean {front.array}, optional",
                    "Broadcasts to the scores; True where an entry may be chosen. One that is hidden, or has the score "
                    "-inf, takes no part; a label there is an error."),
         _parameter("weight", f"{front.array}, optional",

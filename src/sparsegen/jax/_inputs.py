@@ -1,4 +1,4 @@
-"""What callers give, as JAX arrays that can be trusted, or a refusal that names it. Values of arrays are not looked at."""
+"""What callers give, as arrays that can be trusted, or a refusal that names it. Values are not looked at."""
 
 from __future__ import annotations
 

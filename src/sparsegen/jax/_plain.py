@@ -31,14 +31,14 @@ def _blocks(t: jax.Array) -> jax.Array:
     return t.reshape(*t.shape[:-1], -1, BLOCK if k % BLOCK == 0 else k)
 
 
-def _newton(t: jax.Array, tau: jax.Array) -> jax.Array:
-    """The tau with which sum [t - tau]_+ is 1, or a little below it, from one that is not above it."""
+def _newton(t: jax.Array, r: jax.Array, tau: jax.Array) -> jax.Array:
+    """The tau with which sum [t - tau]_+ is r, or a little below it, from one that is not above it."""
 
     def step(state: Any) -> Any:
         i, tau, n, _ = state
         above = t - tau
         count = _total((above > 0).astype(t.dtype))
-        found = tau + (_total(jnp.maximum(above, 0)) - 1) / jnp.maximum(count, 1)
+        found = tau + (_total(jnp.maximum(above, 0)) - r) / jnp.maximum(count, 1)
         return i + 1, jnp.maximum(tau, found), count, jnp.any(count < n)
 
     # The flag is made of the data: in shard_map a constant would have another type than what the body returns.
@@ -46,19 +46,25 @@ def _newton(t: jax.Array, tau: jax.Array) -> jax.Array:
     return lax.while_loop(lambda state: state[3] & (state[0] < MOST), step, start)[1]
 
 
-def _solve(t: jax.Array) -> jax.Array:
-    """[t - tau]_+ with the sum 1, of rows whose largest entry is 0."""
-    k, tau = t.shape[-1], jnp.zeros_like(t[..., :1]) - 1
+def _solve(t: jax.Array, r: jax.Array) -> jax.Array:
+    """[t - tau]_+ / r with the sum 1, of rows whose largest entry is 0."""
+    k, tau = t.shape[-1], jnp.zeros_like(t[..., :1]) - r
     if k >= 4 * BLOCK:
         pad = [(0, 0)] * (t.ndim - 1) + [(0, -k % BLOCK)]
         t = jnp.pad(t, pad, constant_values=-math.inf)  # which is never chosen
-        tau = _newton(jnp.max(_blocks(t), axis=-1), tau)
-    above = t - _newton(t, tau)
+        tau = _newton(jnp.max(_blocks(t), axis=-1), r, tau)
+    above = t - _newton(t, r, tau)
     chosen = above > 0
     # What rounding left over of the sum, added up in short chains, is taken off once more.
     total = jnp.sum(_total(_blocks(jnp.where(chosen, above, 0)))[..., 0], axis=-1, keepdims=True)
-    left = (total - 1) / jnp.maximum(_total(chosen.astype(t.dtype)), 1)
-    return jnp.where(chosen, jnp.maximum(above - left, 0), 0)[..., :k]
+    left = (total - r) / jnp.maximum(_total(chosen.astype(t.dtype)), 1)
+    return jnp.where(chosen, jnp.maximum(above - left, 0) / r, 0)[..., :k]
+
+
+def _comfort(radius: jax.Array) -> jax.Array:
+    """A power of two that brings a radius out of the range where sums overflow or vanish: scaling by it is exact."""
+    far = 2.0 ** (jnp.finfo(radius.dtype).maxexp // 2)
+    return jnp.where(radius > far, 1 / far, jnp.where(radius < 1 / far, far, 1)).astype(radius.dtype)
 
 
 def project(x: jax.Array, radius: jax.Array) -> jax.Array:
@@ -69,6 +75,8 @@ def project(x: jax.Array, radius: jax.Array) -> jax.Array:
     broken = ~(top < math.inf) | ~(radius >= 0) | jnp.any(jnp.isnan(x), axis=-1, keepdims=True)
     usual = (radius > 0) & (radius < math.inf)
     u = jnp.where(empty | broken, 0, x - top)
-    p = _solve(u / jnp.where(usual, radius, 1))
+    r = jnp.where(usual, radius, 1)
+    scale = _comfort(r)
+    p = _solve(u * scale, r * scale)  # no division: XLA would multiply by 1/r, and entries at the threshold come in
     p = jnp.where(usual, p, plain.even(jnp, jnp.where(radius == 0, u == 0, u > -math.inf), u))
     return jnp.where(broken, math.nan, jnp.where(empty, 0, p))

@@ -30,10 +30,9 @@ def working(x: jax.Array) -> jax.Array:
     return x.astype(jnp.float32) if x.dtype.itemsize == 2 else x
 
 
-def _by_platform(cpu: Any, default: Any, *operands: jax.Array) -> Any:
-    if not _ffi.READY:
-        return default(*operands)
-    return lax.platform_dependent(*operands, cpu=cpu, default=default)
+def by_platform(kernel: bool, cpu: Any, default: Any, *operands: jax.Array) -> Any:
+    """The kernel's handler, if there is one, where XLA compiles for the CPU; plain operations elsewhere."""
+    return lax.platform_dependent(*operands, cpu=cpu, default=default) if kernel else default(*operands)
 
 
 def _last(x: jax.Array, radius: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
@@ -63,14 +62,14 @@ def _plain_spread(p: jax.Array, v: jax.Array, radius: jax.Array, axis: int) -> j
     return jnp.moveaxis(grad, -1, axis).astype(p.dtype)
 
 
-@functools.partial(jax.jit, static_argnums=2)
-def _values(x: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(2, 3))
+def _values(x: jax.Array, radius: jax.Array, axis: int, kernel: bool) -> jax.Array:
     cpu, default = (functools.partial(f, axis=axis) for f in (_ffi.project, _plain_project))
-    return _by_platform(cpu, default, x, radius)
+    return by_platform(kernel, cpu, default, x, radius)
 
 
-@functools.partial(jax.jit, static_argnums=3)
-def _spread(p: jax.Array, v: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
+@functools.partial(jax.jit, static_argnums=(3, 4))
+def _spread(p: jax.Array, v: jax.Array, radius: jax.Array, axis: int, kernel: bool) -> jax.Array:
     """P v / r, linear in v and differentiable in the radius, with P the projector onto the support's directions.
 
     P / r is symmetric, and on its range the inverse of y -> r y: told so, JAX knows its transpose and derivatives.
@@ -79,7 +78,7 @@ def _spread(p: jax.Array, v: jax.Array, radius: jax.Array, axis: int) -> jax.Arr
     cpu, default = (functools.partial(f, axis=axis) for f in (_ffi.spread, _plain_spread))
 
     def solve(_: Any, b: jax.Array) -> jax.Array:
-        return _by_platform(cpu, default, p, b, fixed)
+        return by_platform(kernel, cpu, default, p, b, fixed)
 
     return lax.custom_linear_solve(lambda y: y * radius.astype(y.dtype), v.astype(p.dtype), solve, symmetric=True)
 
@@ -100,13 +99,13 @@ def _is_zero(tangent: Any) -> bool:
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
 def _project(x: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
-    return _values(x, radius, axis)
+    return _values(x, radius, axis, _ffi.READY)
 
 
 def _project_jvp(axis: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
     (x, radius), (dx, dr) = primals, tangents
     p = _project(x, radius, axis)
-    change = jnp.zeros_like(p) if _is_zero(dx) else _spread(p, dx, radius, axis)
+    change = jnp.zeros_like(p) if _is_zero(dx) else _spread(p, dx, radius, axis, _ffi.READY)
     if not _is_zero(dr):
         lean = _lean(p, radius, axis)
         change = (change - lean * dr.astype(lean.dtype)).astype(p.dtype)
@@ -126,10 +125,15 @@ def project(x: jax.Array, radius: Any, axis: int) -> jax.Array:
     return _project(x, r, axis)
 
 
+@functools.partial(jax.jit, static_argnums=(1, 2))
+def _row_means(x: jax.Array, axis: int, kernel: bool) -> tuple[jax.Array, jax.Array]:
+    cpu = functools.partial(_ffi.means, axis=axis, dtype=widest())
+    return by_platform(kernel, cpu, functools.partial(_plain_means, axis=axis, hidden=None), x)
+
+
 @functools.partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _means(x: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    cpu = functools.partial(_ffi.means, axis=axis, dtype=widest())
-    return _by_platform(cpu, functools.partial(_plain_means, axis=axis, hidden=None), x)
+    return _row_means(x, axis, _ffi.READY)
 
 
 def _plain_means(x: jax.Array, axis: int, hidden: jax.Array | None) -> tuple[jax.Array, jax.Array]:

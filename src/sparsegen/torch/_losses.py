@@ -12,15 +12,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from sparsegen._table import checks
+from sparsegen._table import checks, forms
 from sparsegen._table.arrays import as_array
 from sparsegen._table.controls import LOSS_CONDITIONS
 from sparsegen._table.losses import LOSSES, Loss
 from sparsegen._table.maps import HIDDEN
-from sparsegen._table.plain import tsallis
 from sparsegen._table.radius import of_mean
 from sparsegen._table.targets import Target, read
 from sparsegen.torch import _autograd, _cpu, _plain, _route
+from sparsegen.torch._apply import FRAME
 from sparsegen.torch._inputs import check_control, check_dense, check_mask, check_scores
 
 
@@ -96,41 +96,31 @@ def _hinges(z: Tensor, radius: Tensor, target: Shares, mask: Tensor | None) -> T
     return torch.where(broken, torch.nan, value + change.to(value.dtype))
 
 
+def _hidden(z: Tensor, mask: Tensor | None) -> Tensor:
+    """Scores in the type that is computed in, -inf where they are hidden."""
+    return _plain.hide(z if z.dtype.itemsize > 2 else z.float(), mask)
+
+
 def _log(loss: Loss, z: Tensor, target: Shares, control: Any, mask: Tensor | None) -> Tensor:
     """KL divergence of softmax(z) from eta, row by row."""
-    eta, x = target.dense(z), _plain.hide(z if z.dtype.itemsize > 2 else z.float(), mask)
-    top = x.detach().amax(-1, keepdim=True) if x.shape[-1] else x.detach()
-    x = x - torch.where(top.isfinite(), top, 0.0)  # an offset would cost digits
-    chosen = eta != 0  # NaN too
-    logs = torch.where(chosen, eta, 1.0).log()
-    each = torch.where(chosen, eta * (logs - torch.where(chosen, x, 0.0)), 0.0)
-    return torch.logsumexp(x, -1) + each.sum(-1)
+    return forms.log(FRAME, _hidden(z, mask), target.dense(z))
 
 
 def _huber(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask: Tensor | None) -> Tensor:
     """(p - eta).(z - r (p + eta)/2) with p the map of z and r its radius, row by row."""
-    eta, x = target.dense(z), z if z.dtype.itemsize > 2 else z.float()
     radius = loss.map.radius.value(torch, control)
-    p = _autograd.project(x, radius, -1, mask)
+    p = _autograd.project(z if z.dtype.itemsize > 2 else z.float(), radius, -1, mask)
     if isinstance(radius, Tensor):
-        radius = radius.to(x.dtype).expand(x.shape[:-1]).unsqueeze(-1)
-    return ((p - eta) * (_shifted(x, eta, mask) - radius * (p + eta) / 2)).sum(-1)
+        radius = radius.to(p.dtype).expand(p.shape[:-1]).unsqueeze(-1)
+    return forms.huber(FRAME, _hidden(z, mask), target.dense(z), p, radius)
 
 
 def _tsallis(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask: Tensor | None) -> Tensor:
     """(p - eta).z + Omega(eta) - Omega(p) with p the map of z, row by row."""
-    eta, x = target.dense(z), z if z.dtype.itemsize > 2 else z.float()
-    p = _autograd.entmax(x, control, -1, mask)
-    shifted, alpha = _shifted(x, eta, mask), control if isinstance(control, Tensor) else x.new_full((), control)
-    alpha = alpha.to(x.dtype).expand(x.shape[:-1]).unsqueeze(-1)
-    return ((p - eta) * shifted + tsallis(torch, eta, alpha)[0] - tsallis(torch, p, alpha)[0]).sum(-1)
-
-
-def _shifted(x: Tensor, eta: Tensor, mask: Tensor | None) -> Tensor:
-    """Scores above their row's largest, 0 where hidden; NaN where a label is."""
-    hidden = _plain.hide(x, mask) == HIDDEN
-    top = torch.where(hidden, HIDDEN, x.detach()).amax(-1, keepdim=True)
-    return torch.where(hidden, torch.where(eta > 0, torch.nan, 0.0), x - torch.where(top == HIDDEN, 0.0, top))
+    p = _autograd.entmax(z if z.dtype.itemsize > 2 else z.float(), control, -1, mask)
+    alpha = control if isinstance(control, Tensor) else p.new_full((), control)
+    alpha = alpha.to(p.dtype).expand(p.shape[:-1]).unsqueeze(-1)
+    return forms.tsallis(FRAME, _hidden(z, mask), target.dense(z), p, alpha)
 
 
 def _hinge(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask: Tensor | None) -> Tensor:
@@ -172,19 +162,10 @@ def _scipy(t: Tensor) -> Any:
 def _by_formula(target: Tensor, z: Tensor, ignore_index: int, ignore_empty: bool) -> Shares:
     """A target whose values are not looked at: a row that is none becomes NaN, and so does its loss."""
     wide = z.dtype if z.dtype.itemsize > 2 else torch.float32
-    if target.shape == z.shape[:-1] and not target.dtype.is_floating_point:
-        counted = target != ignore_index
-        classes = torch.arange(z.shape[-1], device=z.device)
-        eta = (target.unsqueeze(-1) == classes).to(wide)
-        known = (target >= 0) & (target < z.shape[-1])
-        return Shares(torch.where((counted & ~known).unsqueeze(-1), torch.nan, eta), None, counted)
-    if target.shape != z.shape:
-        wanted = f"{tuple(z.shape)} (multi-hot) or {tuple(z.shape[:-1])} (class indices, integers)"
-        checks.fail(ValueError, "the shape of target", wanted, f"{tuple(target.shape)} of dtype {target.dtype}")
-    y = target.to(wide)
-    total = y.sum(-1, keepdim=True)
-    full = (total > 0).squeeze(-1) if ignore_empty else None
-    return Shares(y / (torch.where(total > 0, total, 1.0) if ignore_empty else total), None, full)
+    whole, classes = not target.dtype.is_floating_point, torch.arange(z.shape[-1], device=z.device)
+    given = whole, classes, lambda t: t.to(wide), ignore_index, ignore_empty
+    eta, counted = forms.shares(torch, target, tuple(z.shape), *given)
+    return Shares(eta, None, counted)
 
 
 def read_target(
@@ -197,8 +178,7 @@ def read_target(
         target = target.to_dense() if target.layout != torch.strided else target
         shares = _by_formula(target.to(z.device), z, ignore_index, ignore_empty)
         assert shares.eta is not None  # made here
-        hidden = ((shares.eta != 0) & (_plain.hide(z, mask) == HIDDEN)).any(-1, keepdim=True)
-        return shares._replace(eta=torch.where(hidden, torch.nan, shares.eta))
+        return shares._replace(eta=forms.without_hidden(torch, shares.eta, _plain.hide(z, mask)))
     eps = torch.finfo(target.dtype).eps if isinstance(target, Tensor) and target.dtype.is_floating_point else None
     found = read(_on_cpu(target), z.shape, ignore_index=ignore_index, ignore_empty=ignore_empty, even=even, eps=eps)
     _check_labels(found, z.detach(), mask)
@@ -233,17 +213,6 @@ def _weights(weight: Any, z: Tensor, counted: Tensor | None) -> Tensor | None:
     return w if counted is None else torch.where(counted, w, 0.0)
 
 
-def _reduce(rows: Tensor, w: Tensor | None, reduction: str) -> Tensor:
-    if w is None:
-        if reduction == "none":
-            return rows
-        return rows.sum() / max(rows.numel(), 1) if reduction == "mean" else rows.sum()
-    rows = torch.where(w > 0, rows, 0.0) * w
-    if reduction == "none":
-        return rows
-    return rows.sum() / torch.where(w.sum() > 0, w.sum(), 1.0) if reduction == "mean" else rows.sum()
-
-
 def apply(
     name: str, scores: Any, target: Any, control: Any, mask: Any, weight: Any, reduction: str, ignore_index: Any,
     ignore_empty: bool,
@@ -265,5 +234,5 @@ def apply(
     if w is not None:  # a row that does not count has no gradient, whatever its scores
         z = torch.where((w > 0).unsqueeze(-1), z, 0.0)
     each = FORMS[loss.form](loss, z, shares, control, mask) if z.shape[-1] else _plain.untouched(z.sum(-1), control)
-    found = _reduce(each.to(_plain.wide(z)), w, reduction)
+    found = forms.reduce(torch, each.to(_plain.wide(z)), w, reduction)
     return found.to(z.dtype if z.dtype.itemsize > 2 else torch.float32)

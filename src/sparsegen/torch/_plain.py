@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from sparsegen._table import plain
+from sparsegen._table import forms, plain
 from sparsegen._table.recipe import hide as hide_over
 
 
@@ -137,27 +137,14 @@ def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]
 
 def hinge_labels(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Tensor, Tensor, Tensor]:
     """F(z, radius) of the hinge losses, its slope in the radius and its gradient in z, by sorting; no derivative."""
-    hidden = hide(z, mask) == -torch.inf
-    broken = (labels & hidden).any(-1) | ((torch.isnan(z) | (z == torch.inf)) & ~hidden).any(-1)
-    broken = broken | ~torch.isfinite(radius.expand(broken.shape))
-    x = torch.where(hidden, 0.0, z).to(wide(z))
-    base = torch.where(labels, x, torch.inf).amin(-1, keepdim=True)
-    x = x - torch.where(torch.isfinite(base), base, 0.0)
-    size = labels.sum(-1, keepdim=True)
-    margin = radius.to(x.dtype).expand(broken.shape).unsqueeze(-1) / size.clamp(min=1)
-    u = torch.where(labels, x, torch.inf).sort(-1).values  # labels first
-    found = torch.arange(u.shape[-1], device=u.device) < size
-    total = torch.nn.functional.pad(torch.where(found, u, 0.0).cumsum(-1), (1, 0))
-    gap, rank = torch.where(found[..., 1:], u.diff(dim=-1), 0.0), torch.arange(1, u.shape[-1], device=u.device)
-    pairs = 2 * (rank * (size - rank) * gap).sum(-1)
-    rest = torch.where(labels | hidden, -torch.inf, x)
-    n = torch.searchsorted(u - margin, rest)
-    hinges = torch.where(n > 0, n * (rest + margin) - total.gather(-1, n), 0.0).sum(-1)
-    below, above = torch.searchsorted(u, x), size - torch.searchsorted(u, x, right=True)
-    active = x.shape[-1] - torch.searchsorted(rest.sort(-1).values, x - margin, right=True)
-    grad = torch.where(labels, 2 * (below - above) - active, n).to(x.dtype)
-    slope = torch.where(labels, active, 0).sum(-1).to(x.dtype) / size.squeeze(-1).clamp(min=1)
-    value = torch.where(broken, torch.nan, pairs + hinges)
-    narrow = torch.float64 if z.dtype == torch.float64 else torch.float32
-    grad = torch.where(broken.unsqueeze(-1), torch.nan, grad).to(narrow)
-    return value, torch.where(broken, torch.nan, slope), grad
+    x = hide(z, mask).to(wide(z))
+
+    def search(rows: Tensor, values: Tensor, side: str) -> Tensor:
+        return torch.searchsorted(rows, values, side=side)
+
+    def take(rows: Tensor, places: Tensor) -> Tensor:
+        return rows.gather(-1, places)
+
+    radius = radius.to(x.dtype).expand(x.shape[:-1])
+    value, slope, grad = forms.hinge(torch, x, radius, labels, search, take)
+    return value, slope, grad.to(torch.float64 if z.dtype == torch.float64 else torch.float32)

@@ -1,0 +1,71 @@
+"""The maps on JAX arrays: traced, differentiated, mapped and sharded like jax.nn.softmax.
+
+>>> import jax, jax.numpy as jnp, sparsegen.jax as sgj
+>>> z = jnp.array([0.5, 0.25, 0.0])
+>>> sgj.sparsegen_lin(z, lam=0.5).tolist()
+[0.75, 0.25, 0.0]
+>>> jax.jit(jax.grad(lambda z: sgj.sparsegen_lin(z, lam=0.5)[0]))(z).tolist()
+[1.0, -1.0, 0.0]
+"""
+
+try:
+    import jax as _jax  # noqa: F401
+except ImportError as error:
+    raise ImportError("sparsegen.jax needs JAX, which is not installed: pip install 'sparsegen[jax]'.") from error
+
+from typing import Any
+
+from sparsegen.jax._apply import Info
+from sparsegen.jax.attention import sparse_attention
+from sparsegen.jax.losses import (
+    softmax_log_loss,
+    sparsegen_hinge_loss,
+    sparsehourglass_hinge_loss,
+    sparsemax_huber_loss,
+)
+from sparsegen.jax.maps import (
+    hardmax,
+    project,
+    softmax,
+    sparsecone,
+    sparsegen,
+    sparsegen_exp,
+    sparsegen_lin,
+    sparsegen_log,
+    sparsegen_sq,
+    sparsehourglass,
+    sparsemax,
+    spherical_softmax,
+    sum_normalization,
+    sum_normalization_plus,
+)
+
+__all__ = [
+    "Info",
+    "hardmax",
+    "project",
+    "softmax",
+    "softmax_log_loss",
+    "sparse_attention",
+    "sparsecone",
+    "sparsegen",
+    "sparsegen_exp",
+    "sparsegen_hinge_loss",
+    "sparsegen_lin",
+    "sparsegen_log",
+    "sparsegen_sq",
+    "sparsehourglass",
+    "sparsehourglass_hinge_loss",
+    "sparsemax",
+    "sparsemax_huber_loss",
+    "spherical_softmax",
+    "sum_normalization",
+    "sum_normalization_plus",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """Functions of rows that the tables have beyond the names above."""
+    from sparsegen.jax import losses, maps
+
+    return getattr(losses if name.endswith("_loss") else maps, name)
