@@ -14,7 +14,6 @@ from jax.test_util import check_grads
 import sparsegen as sg
 import sparsegen.jax as sgj
 from jax_cases import NAMES, controls, scores
-from sparsegen._table.maps import MAPS
 
 pytestmark = pytest.mark.usefixtures("x64")
 RNG = np.random.default_rng(5)
@@ -79,9 +78,8 @@ def test_vmap_over_points_radii_both_and_gradients(way):
             jax.vmap(lambda r: sgj.project(x, r))(r),
             jax.vmap(jax.vmap(sgj.project, (0, None)), (None, 0))(x, r),
             jax.vmap(jax.grad(lambda x, r: jnp.sum(sgj.project(x, r) ** 2), argnums=(0, 1)))(x, r),
-            jax.vmap(sgj.sparsehourglass, axis_size=3)(x, q=r) if False else jax.vmap(
-                lambda x, q: sgj.sparsehourglass(x, q=q))(x, r),
-        )  # fmt: skip
+            jax.vmap(lambda x, q: sgj.sparsehourglass(x, q=q))(x, r),
+        )
 
     columns, radii, twice, (grad, along), hourglass = found(X, R)
     np.testing.assert_allclose(columns, sg.sparsemax(X, axis=0), atol=1e-15)
@@ -171,7 +169,3 @@ def test_new_controls_do_not_compile_anew():
     for lam in (0.0, 0.25, 0.5):
         f(X, jnp.asarray(lam))
     assert f._cache_size() == 1
-
-
-def test_every_controlled_map_is_tried():
-    assert {key for name in NAMES for key in MAPS[name].controls} <= set().union(*map(controls, NAMES))

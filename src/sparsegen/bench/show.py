@@ -230,6 +230,24 @@ def estimator(result: dict[str, Any]) -> Iterator[Any]:
         yield f"{name} was left out: {why}"
 
 
+def jax(result: dict[str, Any]) -> Iterator[Any]:
+    """Tables of `bench jax`."""
+    yield _gate(result)
+    for part in dict.fromkeys(row["part"] for row in result["cases"]):
+        for density in dict.fromkeys(row["density"] for row in result["cases"]):
+            cases = [row for row in result["cases"] if (row["part"], row["density"]) == (part, density)]
+            made = _wrapped(f"{part} / jax.nn.softmax's under jit, {density} rows; below 1 is faster", "",
+                            *(f"{row['rows']}\nx {row['K']}" for row in cases))  # fmt: skip
+            for name in cases[0]["implementations"]:
+                cells = [_cell(row["implementations"][name], "to_softmax") for row in cases]
+                if name != "jax.nn.softmax":
+                    made.add_row(name, *cells, style="bold" if name == "sparsegen" else "")
+            yield made
+    yield f"the kernel's handlers: {result['kernel']}"
+    if not result.get("quick"):
+        yield _targets(result)
+
+
 SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[Any]]] = {
     "maps": maps,
     "family": family,
@@ -237,4 +255,5 @@ SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[Any]]] = {
     "losses": losses,
     "attention": attention,
     "estimator": estimator,
+    "jax": jax,
 }

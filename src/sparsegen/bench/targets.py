@@ -28,7 +28,7 @@ def _others(small: dict[str, Any], key: str) -> list[float]:
     return [value for name, value in small.get(key, {}).items() if name != "torch.softmax"]
 
 
-def _promise(text: str, values: Sequence[float], limit: float, take: Callable[[Sequence[float]], float]) -> Any:
+def promise(text: str, values: Sequence[float], limit: float, take: Callable[[Sequence[float]], float]) -> Any:
     """One promise; without a measurement it is neither met nor broken. `take` is max or a mean for upper limits."""
     measured = take(values) if values else None
     met = None if measured is None else bool(measured >= limit if take is min else measured <= limit)
@@ -53,18 +53,18 @@ def targets(result: Result) -> list[dict[str, Any]]:
     worst = [ratio for row in result["adversarial"] for ratio in row["to_random"].values()]
     breaks = [0 if result["compile"]["one_graph"] else 1] if result["compile"] else []
     found = [
-        _promise("forward / softmax, geometric mean of the grid", forward, 0.4, geometric_mean),
-        _promise("forward / softmax, worst cell", forward, 0.8, max),
-        _promise("backward / softmax's, geometric mean of the grid", backward, 0.7, geometric_mean),
-        _promise("backward / softmax's, worst cell of 1e6 entries or more", large, 1.0, max),
-        _promise("backward / softmax's, worst cell", backward, 1.1, max),
-        _promise("forward / copy, sparse rows of K >= 32000, worst cell", copy, 1.6, max),
-        _promise("bfloat16 forward / softmax in bfloat16, worst cell", half, 1.0, max),
-        _promise("two threads / one, times as fast, 4e6 entries or more, worst cell", _gains(result), 1.4, min),
-        _promise("1 x 32 call without gradients / softmax's, every map and modules that learn, worst", small, 2.5, max),
-        _promise("1 x 32 call with gradients, there and back / softmax's, the same, worst", step, 5.0, max),
-        _promise("entmax sort / sparsegen at K >= 512, times as long, worst cell", entmax, 20.0, min),
-        _promise("adversarial rows / random rows, worst", worst, 3.0, max),
-        _promise("graph breaks under torch.compile(fullgraph=True)", breaks, 0, max),
+        promise("forward / softmax, geometric mean of the grid", forward, 0.4, geometric_mean),
+        promise("forward / softmax, worst cell", forward, 0.8, max),
+        promise("backward / softmax's, geometric mean of the grid", backward, 0.7, geometric_mean),
+        promise("backward / softmax's, worst cell of 1e6 entries or more", large, 1.0, max),
+        promise("backward / softmax's, worst cell", backward, 1.1, max),
+        promise("forward / copy, sparse rows of K >= 32000, worst cell", copy, 1.6, max),
+        promise("bfloat16 forward / softmax in bfloat16, worst cell", half, 1.0, max),
+        promise("two threads / one, times as fast, 4e6 entries or more, worst cell", _gains(result), 1.4, min),
+        promise("1 x 32 call without gradients / softmax's, every map and modules that learn, worst", small, 2.5, max),
+        promise("1 x 32 call with gradients, there and back / softmax's, the same, worst", step, 5.0, max),
+        promise("entmax sort / sparsegen at K >= 512, times as long, worst cell", entmax, 20.0, min),
+        promise("adversarial rows / random rows, worst", worst, 3.0, max),
+        promise("graph breaks under torch.compile(fullgraph=True)", breaks, 0, max),
     ]
     return [{**each, "met": None} for each in found] if result.get("quick") else found  # toy sizes keep no promise

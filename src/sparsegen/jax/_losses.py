@@ -44,9 +44,7 @@ def _plain_hinges(z: jax.Array, radius: jax.Array, labels: jax.Array) -> tuple[j
 
 
 @functools.partial(jax.jit, static_argnums=3)
-def _parts(
-    z: jax.Array, radius: jax.Array, labels: jax.Array, kernel: bool
-) -> tuple[jax.Array, jax.Array, jax.Array]:
+def _parts(z: jax.Array, radius: jax.Array, labels: jax.Array, kernel: bool) -> tuple[jax.Array, jax.Array, jax.Array]:
     """F(z, radius), its slope in the radius and its gradient in z."""
     return _project.by_platform(kernel, _ffi.hinges, _plain_hinges, z, radius, labels)
 
