@@ -18,7 +18,7 @@ from sparsegen._table.maps import MAPS
 from sparsegen.jax import _ffi
 
 NAMES = tuple(MAPS)
-CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75}
+CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75, "alpha": 1.75}
 SHAPE = 6, 16
 
 

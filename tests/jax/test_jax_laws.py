@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from jax_cases import NAMES, mapped
-from laws import LAWS, inside
+from laws import LAWS, has_the_limits_of_its_control, inside
 from sparsegen._table.maps import MAPS
 
 
@@ -15,9 +15,10 @@ from sparsegen._table.maps import MAPS
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
 def test_the_law_holds_in_jax(name, law, way, dtype):
-    """In float32 with numbers for controls and no float64 at hand, in float64 with traced controls."""
     m = MAPS[name]
     with jax.enable_x64(dtype == np.float64):
-        for k in (1, 5, 8):
+        for k in (1, 8):
             z = inside(m, np.random.default_rng(k).standard_normal((6, k)).astype(dtype))
-            law(functools.partial(mapped, name, traced=dtype == np.float64), m, z)
+            # Without float64 at hand, a traced lam would not come close enough to 1.
+            traced = law is not has_the_limits_of_its_control or dtype == np.float64
+            law(functools.partial(mapped, name, traced=traced), m, z)

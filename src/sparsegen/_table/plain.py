@@ -153,37 +153,52 @@ def _entmax_step(xp: Any, below: Array, shift: Array, gap: Array) -> tuple[Array
 HALVINGS, TURNS = 60, 80  # more than float64 has digits; Newton's method alone needs about 8
 
 
-def _entmax_shift(xp: Any, below: Array, gap: Array, done: Any) -> Array:
+def _entmax_turn(xp: Any, below: Array, gap: Array, turn: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
+    """One turn of the search: a bracket, a shift and which rows rest, and better ones."""
+    low, high, shift, rests = state
+    total, step = _entmax_step(xp, below, shift, gap)
+    low, high = xp.where(total >= 1, shift, low), xp.where(total >= 1, high, shift)
+    found = shift + step
+    halve = ~((found >= low) & (found <= high)) | ((turn < HALVINGS) & (gap > 1))
+    shift = xp.where(rests, shift, xp.where(halve, (low + high) / 2, found))
+    still = 16 * float(xp.finfo(below.dtype).eps)
+    return low, high, shift, rests | (~halve & (abs(step) <= still * shift))
+
+
+def until(done: Any) -> Any:
+    """Turns of a search until `done` says so of the rows that rest: the loop of frameworks that have Python's."""
+
+    def repeat(turn: Any, state: tuple[Array, ...]) -> tuple[Array, ...]:
+        for i in range(TURNS):
+            state = turn(i, state)
+            if done(state[-1]):
+                break
+        return state
+
+    return repeat
+
+
+def _entmax_shift(xp: Any, below: Array, gap: Array, repeat: Any) -> Array:
     """How far all scores must be lowered for the shares to sum to 1.
 
     Newton's method, which comes from the left and never passes the answer for gap <= 1; else its bracket is halved
-    first. A row rests once it has found its answer, so that no other row can move it; `done` looks at those that do.
+    first. A row rests once it has found its answer, so that no other row can move it; `repeat` takes turns until all do.
     """
     n = _count(xp, below < math.inf, below)
     low = xp.zeros_like(n)
     high = -bent(xp, -xp.log(n), gap)  # all n scores equal
-    shift, still, rests = low, 16 * float(xp.finfo(below.dtype).eps), low > 0
-    for turn in range(TURNS):
-        total, step = _entmax_step(xp, below, shift, gap)
-        low, high = xp.where(total >= 1, shift, low), xp.where(total >= 1, high, shift)
-        found = shift + step
-        halve = ~((found >= low) & (found <= high)) | ((turn < HALVINGS) & (gap > 1))
-        shift = xp.where(rests, shift, xp.where(halve, (low + high) / 2, found))
-        rests = rests | (~halve & (abs(step) <= still * shift))
-        if done(rests):
-            break
-    return shift
+    return repeat(lambda turn, state: _entmax_turn(xp, below, gap, turn, state), (low, high, low, low > 0))[2]
 
 
-def entmax(xp: Any, z: Array, alpha: Array, done: Any = lambda there: False) -> Array:
-    """Entmax along the last axis by a search; -inf is never chosen. No derivative."""
+def entmax(xp: Any, z: Array, alpha: Array, repeat: Any = until(lambda rests: False)) -> Array:  # noqa: B008
+    """Entmax along the last axis by a search, whose loop is `repeat`; -inf is never chosen. No derivative."""
     gap = column(xp, alpha, z) - 1
     top = xp.amax(z, -1, keepdims=True)
     empty = top == HIDDEN
     broken = xp.isnan(top) | (top == math.inf) | xp.isnan(gap) | (gap < 0)
     gap = xp.where(broken, 1.0, gap)
     below = xp.where(empty | broken, 0.0, top - z)
-    p, _ = _entmax_shares(xp, below, _entmax_shift(xp, below, gap, done), gap)
+    p, _ = _entmax_shares(xp, below, _entmax_shift(xp, below, gap, repeat), gap)
     return xp.where(broken, math.nan, xp.where(empty, 0.0, p / _sum(xp, p)))
 
 

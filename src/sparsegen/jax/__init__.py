@@ -24,6 +24,8 @@ from sparsegen.jax.losses import (
     sparsemax_huber_loss,
 )
 from sparsegen.jax.maps import (
+    entmax,
+    entmax15,
     hardmax,
     project,
     softmax,
@@ -32,6 +34,7 @@ from sparsegen.jax.maps import (
     sparsegen_exp,
     sparsegen_lin,
     sparsegen_log,
+    sparsegen_softmax,
     sparsegen_sq,
     sparsehourglass,
     sparsemax,
@@ -42,6 +45,8 @@ from sparsegen.jax.maps import (
 
 __all__ = [
     "Info",
+    "entmax",
+    "entmax15",
     "hardmax",
     "project",
     "softmax",
@@ -53,6 +58,7 @@ __all__ = [
     "sparsegen_hinge_loss",
     "sparsegen_lin",
     "sparsegen_log",
+    "sparsegen_softmax",
     "sparsegen_sq",
     "sparsehourglass",
     "sparsehourglass_hinge_loss",

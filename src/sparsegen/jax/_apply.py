@@ -75,6 +75,9 @@ class Frame:
     def exp_shares(self, x: jax.Array, axis: int) -> jax.Array:
         return jax.nn.softmax(x, axis)
 
+    def entmax(self, z: jax.Array, alpha: Any, axis: int, mask: jax.Array | None) -> jax.Array:
+        return _project.narrow(_project.entmax(recipe.hide(jnp, self.working(z), mask), alpha, axis), z.dtype)
+
     def refuse(self, m: Map, wrong: jax.Array, condition: str, values: Any, x: jax.Array, axis: int) -> jax.Array:
         return jnp.where(wrong, jnp.nan, x)
 

@@ -80,3 +80,22 @@ def project(x: jax.Array, radius: jax.Array) -> jax.Array:
     p = _solve(u * scale, r * scale)  # no division: XLA would multiply by 1/r, and entries at the threshold come in
     p = jnp.where(usual, p, plain.even(jnp, jnp.where(radius == 0, u == 0, u > -math.inf), u))
     return jnp.where(broken, math.nan, jnp.where(empty, 0, p))
+
+
+def _repeat(turn: Any, state: tuple[jax.Array, ...]) -> tuple[jax.Array, ...]:
+    """The loop of a search, as XLA has it: until all rows rest."""
+
+    def step(now: Any) -> Any:
+        i, state = now
+        return i + 1, turn(i, state)
+
+    def more(now: Any) -> Any:
+        return ~jnp.all(now[1][-1]) & (now[0] < plain.TURNS)
+
+    return lax.while_loop(more, step, (jnp.int32(0), state))[1]
+
+
+def entmax(x: jax.Array, alpha: jax.Array) -> jax.Array:
+    """Entmax, one alpha per row: (..., 1)."""
+    p = plain.entmax(jnp, x, alpha[..., 0], _repeat)
+    return jnp.where(jnp.any(jnp.isnan(x), axis=-1, keepdims=True), math.nan, p)

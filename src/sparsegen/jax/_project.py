@@ -1,4 +1,4 @@
-"""`project` for JAX: values by the kernel or by plain operations, derivatives of every order by one rule.
+"""`project` and `entmax` for JAX: values by the kernel or by plain operations, derivatives of every order by one rule.
 
 XLA chooses when it compiles for a platform: the kernel's handlers on the CPU, plain operations elsewhere. The rule
 reads the support off the probabilities and is linear in the tangents, so that JAX makes forward mode, reverse mode and
@@ -35,11 +35,11 @@ def by_platform(kernel: bool, cpu: Any, default: Any, *operands: jax.Array) -> A
     return lax.platform_dependent(*operands, cpu=cpu, default=default) if kernel else default(*operands)
 
 
-def _last(x: jax.Array, radius: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
-    """Points with their classes last, in the type that is computed in, and one radius for each of their rows."""
+def _rows(x: jax.Array, control: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
+    """Points with their classes last, in the type that is computed in, and one control for each row."""
     x = jnp.moveaxis(working(x), axis, -1)
-    r = jnp.moveaxis(jnp.broadcast_to(radius, (1,) * x.ndim) if radius.ndim == 0 else radius, axis, -1)
-    return x, r.astype(x.dtype)
+    c = jnp.moveaxis(control, axis, -1) if control.ndim else control
+    return x, jnp.broadcast_to(c, (*x.shape[:-1], 1)).astype(x.dtype)
 
 
 def narrow(p: jax.Array, dtype: Any) -> jax.Array:
@@ -52,13 +52,12 @@ def narrow(p: jax.Array, dtype: Any) -> jax.Array:
 
 
 def _plain_project(x: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
-    return narrow(jnp.moveaxis(_plain.project(*_last(x, radius, axis)), -1, axis), x.dtype)
+    return narrow(jnp.moveaxis(_plain.project(*_rows(x, radius, axis)), -1, axis), x.dtype)
 
 
 def _plain_spread(p: jax.Array, v: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
-    rows, r = _last(p, radius, axis)
-    along = jnp.moveaxis(v, axis, -1).astype(rows.dtype)
-    grad, _ = plain.vjp(jnp, rows, along, jnp.broadcast_to(r, (*rows.shape[:-1], 1))[..., 0])
+    rows, r = _rows(p, radius, axis)
+    grad, _ = plain.vjp(jnp, rows, jnp.moveaxis(v, axis, -1).astype(rows.dtype), r[..., 0])
     return jnp.moveaxis(grad, -1, axis).astype(p.dtype)
 
 
@@ -115,14 +114,48 @@ def _project_jvp(axis: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax
 _project.defjvp(_project_jvp, symbolic_zeros=True)
 
 
+def _beside(control: Any, x: jax.Array, axis: int) -> jax.Array:
+    """One number for all rows, or one for each, with a 1 at the axis of the classes."""
+    c = jnp.asarray(control, widest())
+    return jnp.expand_dims(jnp.broadcast_to(c, x.shape[:axis] + x.shape[axis + 1 :]), axis) if c.ndim else c
+
+
 def project(x: jax.Array, radius: Any, axis: int) -> jax.Array:
     """Project rows along `axis` onto a radius that broadcasts to them; -inf is never chosen."""
-    if x.size == 0:
-        return x
-    r = jnp.asarray(radius, widest())
-    if r.ndim:
-        r = jnp.expand_dims(jnp.broadcast_to(r, x.shape[:axis] + x.shape[axis + 1 :]), axis)
-    return _project(x, r, axis)
+    return _project(x, _beside(radius, x, axis), axis) if x.size else x
+
+
+@functools.partial(jax.jit, static_argnums=2)
+def _entmax_values(x: jax.Array, alpha: jax.Array, axis: int) -> jax.Array:
+    return jnp.moveaxis(_plain.entmax(*_rows(x, alpha, axis)), -1, axis)
+
+
+@functools.partial(jax.custom_jvp, nondiff_argnums=(2,))
+def _entmax(x: jax.Array, alpha: jax.Array, axis: int) -> jax.Array:
+    return _entmax_values(x, alpha, axis)
+
+
+def _entmax_jvp(axis: int, primals: Any, tangents: Any) -> tuple[jax.Array, jax.Array]:
+    (x, alpha), (dx, da) = primals, tangents
+    p = _entmax(x, alpha, axis)
+    rows, a = _rows(p, alpha, axis)
+    change = jnp.zeros_like(rows)
+    if not _is_zero(dx):  # the derivative in the scores is symmetric: its product from either side is the same
+        change += plain.entmax_vjp(jnp, rows, jnp.moveaxis(dx, axis, -1), a[..., 0])[0]
+    if not _is_zero(da):
+        log = jnp.log(jnp.where(rows > 0, rows, 1))
+        along = jnp.where(rows > 0, plain.entmax_slope(jnp, rows, log, a - 1), 0)
+        change += along * (jnp.moveaxis(da, axis, -1) if da.ndim else da).astype(rows.dtype)
+    broken = jnp.where(jnp.isnan(rows), math.nan, 1)  # a factor: what is linear in the tangents survives transposing
+    return p, jnp.moveaxis(change * broken, -1, axis)
+
+
+_entmax.defjvp(_entmax_jvp, symbolic_zeros=True)
+
+
+def entmax(x: jax.Array, alpha: Any, axis: int) -> jax.Array:
+    """Entmax of rows along `axis`, of at least float32, with an alpha that broadcasts to them; -inf is never chosen."""
+    return _entmax(x, _beside(alpha, x, axis), axis) if x.size else x
 
 
 @functools.partial(jax.jit, static_argnums=(1, 2))

@@ -128,8 +128,8 @@ def sparse_attention(
     return_weights : bool
         Also return the weights.
     **controls : number or Array
-        The controls of the map (``lam``, ``q``, ``temperature``); an array broadcasts to the weights without the axis
-        of keys, as one of shape (heads, 1) does.
+        The controls of the map (``lam``, ``q``, ``temperature``, ``alpha``). An array broadcasts to the weights without
+        the axis of keys, as one of shape (heads, 1) does.
 
     Returns
     -------

@@ -80,6 +80,34 @@ class WithTemperature(Protocol):
     ) -> Both: ...  # fmt: skip
 
 
+class WithAlpha(Protocol):
+    """A map with the control alpha."""
+
+    @overload
+    def __call__(
+        self, scores: Any, *, alpha: Control = ..., axis: int = ..., where: Any = ..., return_info: Literal[False] = ...
+    ) -> jax.Array: ...
+    @overload
+    def __call__(
+        self, scores: Any, *, alpha: Control = ..., axis: int = ..., where: Any = ..., return_info: Literal[True]
+    ) -> Both: ...
+
+
+class WithLamAndTemperature(Protocol):
+    """A map with the controls lam and temperature."""
+
+    @overload
+    def __call__(
+        self, scores: Any, *, lam: Control = ..., temperature: Control = ..., axis: int = ..., where: Any = ...,
+        return_info: Literal[False] = ...,
+    ) -> jax.Array: ...  # fmt: skip
+    @overload
+    def __call__(
+        self, scores: Any, *, lam: Control = ..., temperature: Control = ..., axis: int = ..., where: Any = ...,
+        return_info: Literal[True],
+    ) -> Both: ...  # fmt: skip
+
+
 def _made(name: str) -> Any:
     """The function of a row."""
     m = MAPS[name]
@@ -108,10 +136,13 @@ sparsegen_log: WithLam = _made("sparsegen_log")
 sparsecone: WithQ = _made("sparsecone")
 sparsehourglass: WithQ = _made("sparsehourglass")
 sum_normalization_plus: Uncontrolled = _made("sum_normalization_plus")
-sum_normalization: Uncontrolled = _made("sum_normalization")
-spherical_softmax: Uncontrolled = _made("spherical_softmax")
+sum_normalization: WithLam = _made("sum_normalization")
+spherical_softmax: WithLam = _made("spherical_softmax")
 softmax: WithTemperature = _made("softmax")
 hardmax: Uncontrolled = _made("hardmax")
+sparsegen_softmax: WithLamAndTemperature = _made("sparsegen_softmax")
+entmax: WithAlpha = _made("entmax")
+entmax15: Uncontrolled = _made("entmax15")
 
 
 @overload

@@ -90,7 +90,7 @@ def entmax(x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
         return torch.empty_like(x)
     u = _widened(hide(x, mask), dim)
     done = torch.all if x.is_cpu else lambda there: False  # elsewhere looking would wait for the device
-    return _stored(plain.entmax(torch, u, alpha.to(u.dtype), done), x, dim)
+    return _stored(plain.entmax(torch, u, alpha.to(u.dtype), plain.until(done)), x, dim)
 
 
 def entmax_derivatives(x: Tensor, alpha: Tensor, dim: int, values: Tensor) -> Tensor:
