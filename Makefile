@@ -63,9 +63,11 @@ $(STAMP): $(SOURCES)
 	  || { echo "sparsegen: a C++17 compiler is needed to build the kernel, and none was found. Install one:"; \
 	       echo "  Debian, Ubuntu: apt-get install g++    Fedora: dnf install gcc-c++    macOS: xcode-select --install"; \
 	       exit 1; }
-	@echo "setting up .venv: torch is large, this takes a few minutes"
+	@echo "setting up .venv: torch and jax are large, this takes a few minutes"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt jax
+	SPARSEGEN_JAX_INCLUDE=$$($(BIN)/python -c 'import jax.ffi; print(jax.ffi.include_dir())') \
+	  $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 clean:
