@@ -8,9 +8,9 @@ import pytest
 import sparsegen as sg
 from sparsegen.properties import check
 
-sgt = pytest.importorskip("sparsegen.torch")
+sgt, sgj = pytest.importorskip("sparsegen.torch"), pytest.importorskip("sparsegen.jax")
 
-PLACES = {"sparsegen": sg, "sparsegen.torch": sgt}
+PLACES = {"sparsegen": sg, "sparsegen.torch": sgt, "sparsegen.jax": sgj}
 NAMES = [
     (place, name) for place, module in PLACES.items() for name in module.__all__ if callable(getattr(module, name))
 ]

@@ -5,14 +5,17 @@ Each line names the type of a call: an `Any` that creeps into a public signature
 
 from typing import Any, assert_type
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 import sparsegen as sg
+import sparsegen.jax as sgj
 import sparsegen.torch as sgt
 
-z, t = np.zeros((2, 3)), torch.zeros(2, 3)
+z, t, x = np.zeros((2, 3)), torch.zeros(2, 3), jnp.zeros((2, 3))
 Array = np.ndarray
 
 
@@ -28,6 +31,17 @@ def maps() -> None:
     assert_type(sgt.sparsegen(t, lam=t[:, 0], return_info=True), tuple[Tensor, sgt.Info])
     assert_type(sgt.sparsecone(t, q=1.0), Tensor)
     assert_type(sgt.project(t, 2.0, return_info=True), tuple[Tensor, sgt.Info])
+
+
+def jax_maps() -> None:
+    assert_type(sgj.sparsemax(x), jax.Array)
+    assert_type(sgj.sparsegen_lin(x, lam=x[:, 0], where=x > 0, return_info=True), tuple[jax.Array, sgj.Info])
+    assert_type(sgj.sparsehourglass(x, q=1.0), jax.Array)
+    assert_type(sgj.project(x, 2.0, return_info=True), tuple[jax.Array, sgj.Info])
+    assert_type(sgj.sparsegen_hinge_loss(x, x, lam=0.5), jax.Array)
+    assert_type(sgj.sparse_attention(x, x, x), jax.Array)
+    assert_type(sgj.sparse_attention(x, x, x, return_weights=True, lam=0.5), tuple[jax.Array, jax.Array])
+    sgj.sparsehourglass(x)  # type: ignore[call-overload]
 
 
 def losses() -> None:
