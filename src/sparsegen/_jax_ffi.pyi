@@ -2,4 +2,6 @@
 
 from typing import Any
 
+API: str
+
 def handlers(engine_address: int) -> dict[str, Any]: ...

@@ -190,6 +190,8 @@ static nb::capsule capsule(F* handler) {
 }
 
 NB_MODULE(_jax_ffi, m) {
+  const std::string api = std::to_string(XLA_FFI_API_MAJOR) + "." + std::to_string(XLA_FFI_API_MINOR);
+  m.attr("API") = nb::str(api.c_str());
   m.def("handlers", [](uintptr_t engine_address) {
     engine = reinterpret_cast<const Engine* const*>(engine_address);
     nb::dict found;

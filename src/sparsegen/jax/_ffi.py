@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -13,19 +15,25 @@ import numpy as np
 from sparsegen import _core
 
 
+def _api() -> str:
+    """The version of XLA's interface that this jaxlib has, as its headers say."""
+    text = (Path(jax.ffi.include_dir()) / "xla" / "ffi" / "api" / "c_api.h").read_text()
+    return ".".join(re.findall(r"#define XLA_FFI_API_(?:MAJOR|MINOR) (\d+)", text))
+
+
 def _registered() -> str:
     """Tell XLA of the handlers; why that could not be, or nothing."""
     try:
         from sparsegen import _jax_ffi
     except ImportError:
-        return "this build of sparsegen has none: jaxlib's headers were not there"
-    try:
-        for name, handler in _jax_ffi.handlers(_core.engine_address()).items():
-            jax.ffi.register_ffi_target(name, handler, platform="cpu")
-            if hasattr(jax.ffi, "register_ffi_target_as_batch_partitionable"):
-                jax.ffi.register_ffi_target_as_batch_partitionable(name)
-    except Exception as error:  # of a jaxlib that wants other headers than those they were built with
-        return str(error)
+        return "this build of sparsegen has none, as jaxlib's headers were not there"
+    # Handlers of another version would not fail here but later, and take JAX's whole CPU with them.
+    if _jax_ffi.API != _api():
+        return f"they were built for version {_jax_ffi.API} of XLA's interface, and this jaxlib has {_api() or 'none'}"
+    for name, handler in _jax_ffi.handlers(_core.engine_address()).items():
+        jax.ffi.register_ffi_target(name, handler, platform="cpu")
+        if hasattr(jax.ffi, "register_ffi_target_as_batch_partitionable"):
+            jax.ffi.register_ffi_target_as_batch_partitionable(name)
     return ""
 
 
