@@ -21,7 +21,7 @@ from sparsegen.jax import _ffi
 
 pytestmark = pytest.mark.usefixtures("x64")
 NUMBERS = {"lam": -0.5, "q": 0.75}
-ROWS, K = 4, 6
+ROWS, K = 4, 4  # means over 4 entries are exact, so kinks are where they are
 
 
 @pytest.fixture(params=LOSSES)
@@ -92,7 +92,7 @@ def test_kinks_count_as_in_the_double_sums(name, way, seed):
 
 def test_targets_of_every_form_are_the_same(name):
     z, _, _, _ = sample()
-    labels = np.array([0, 3, 5, 1])
+    labels = np.array([0, 3, 2, 1])
     hot = np.eye(K)[labels]
     f = functools.partial(getattr(sgj, f"{name}_loss"), **given(name))
     values = jax.jit(lambda z, t, h: [f(z, t), f(z, h), f(z, labels), f(z, sp.csr_array(hot)), f(z, hot.tolist())])(

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, PartitionSpec
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from jax.test_util import check_grads
 
 import sparsegen as sg
@@ -133,27 +133,34 @@ def test_gradients_in_narrow_types_are_those_of_float64_rounded(dtype, way):
         np.testing.assert_allclose(grad.astype(jnp.float64), want, atol=8 * float(jnp.finfo(dtype).eps))
 
 
-def test_shards_of_rows_are_projected_where_they_are(way):
-    mesh = jax.make_mesh((2,), ("d",))
-    x, v = RNG.standard_normal((8, 12)), RNG.standard_normal((8, 12))
-    spec = PartitionSpec("d")
+MESHES = pytest.mark.parametrize("kind", [AxisType.Auto, AxisType.Explicit], ids=["auto", "explicit"])
+
+
+def test_shard_map_takes_it(way):
+    mesh = jax.make_mesh((2,), ("d",), axis_types=(AxisType.Auto,))
+    x, spec = RNG.standard_normal((8, 12)), PartitionSpec("d")
     here = jax.jit(jax.shard_map(sgj.sparsemax, mesh=mesh, in_specs=spec, out_specs=spec))(x)
     np.testing.assert_allclose(here, sg.sparsemax(x), atol=1e-15)
+
+
+@MESHES
+def test_rows_on_several_devices_stay_there(way, kind):
+    x, v = RNG.standard_normal((8, 12)), RNG.standard_normal((8, 12))
+    split = NamedSharding(jax.make_mesh((2,), ("d",), axis_types=(kind,)), PartitionSpec("d"))
     grad = jax.grad(lambda x, v: jnp.sum(v * sgj.sparsehourglass(x, q=0.5)))
-    placed = [jax.device_put(t, NamedSharding(mesh, spec)) for t in (x, v)]
+    placed = [jax.device_put(t, split) for t in (x, v)]
     compiled = jax.jit(grad).lower(*placed).compile()
     found = compiled(*placed)
     np.testing.assert_allclose(found, jax.jit(grad)(x, v), atol=1e-14)
     assert "all-gather" not in compiled.as_text()
-    assert found.sharding.is_equivalent_to(placed[0].sharding, 2)
+    assert found.sharding.is_equivalent_to(split, 2)
 
 
-def test_shards_of_classes_give_the_same_answer(way):
-    mesh = jax.make_mesh((2,), ("d",))
-    sharding = NamedSharding(mesh, PartitionSpec(None, "d"))
+@MESHES
+def test_classes_on_several_devices_give_the_same_answer(way, kind):
+    split = NamedSharding(jax.make_mesh((2,), ("d",), axis_types=(kind,)), PartitionSpec(None, "d"))
     x = RNG.standard_normal((3, 256))
-    found = jax.jit(sgj.sparsemax, out_shardings=sharding)(jax.device_put(x, sharding))
-    np.testing.assert_allclose(found, sg.sparsemax(x), atol=1e-15)
+    np.testing.assert_allclose(jax.jit(sgj.sparsemax)(jax.device_put(x, split)), sg.sparsemax(x), atol=1e-15)
 
 
 def test_concurrent_callers_and_many_rows_give_the_same_bits():

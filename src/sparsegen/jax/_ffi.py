@@ -66,14 +66,19 @@ def _after(x: jax.Array, axis: int) -> np.int64:
     return np.int64(x.ndim - 1 - axis)
 
 
+def _rows(control: jax.Array, x: jax.Array, axis: int) -> jax.Array:
+    """One number for each row, of x's rank: arrays that are split over devices are split alike."""
+    return jnp.broadcast_to(control, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
+
+
 def project(x: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
     """Project rows along `axis` onto one radius, or one per row, of x's shape but for a 1 at the axis."""
-    return _call("project", _like(x))(x, radius, after=_after(x, axis))
+    return _call("project", _like(x))(x, _rows(radius, x, axis), after=_after(x, axis))
 
 
 def spread(p: jax.Array, v: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
     """The derivative of a projection in its points, in the direction `v`; it is symmetric."""
-    return _call("project_vjp", _like(p))(p, v.astype(p.dtype), radius, after=_after(p, axis))
+    return _call("project_vjp", _like(p))(p, v.astype(p.dtype), _rows(radius, p, axis), after=_after(p, axis))
 
 
 def means(x: jax.Array, axis: int, dtype: Any) -> tuple[jax.Array, jax.Array]:

@@ -48,7 +48,7 @@ def _newton(t: jax.Array, r: jax.Array, tau: jax.Array) -> jax.Array:
 
 def _solve(t: jax.Array, r: jax.Array) -> jax.Array:
     """[t - tau]_+ / r with the sum 1, of rows whose largest entry is 0."""
-    k, tau = t.shape[-1], jnp.zeros_like(t[..., :1]) - r
+    k, tau = t.shape[-1], -r
     if k >= 4 * BLOCK:
         pad = [(0, 0)] * (t.ndim - 1) + [(0, -k % BLOCK)]
         t = jnp.pad(t, pad, constant_values=-math.inf)  # which is never chosen
