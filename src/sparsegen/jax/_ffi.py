@@ -28,12 +28,10 @@ def _registered() -> str:
     except ImportError:
         return "this build of sparsegen has none, as jaxlib's headers were not there"
     # Handlers of another version would not fail here but later, and take JAX's whole CPU with them.
-    if _jax_ffi.API != _api():
+    if _api() != _jax_ffi.API:
         return f"they were built for version {_jax_ffi.API} of XLA's interface, and this jaxlib has {_api() or 'none'}"
     for name, handler in _jax_ffi.handlers(_core.engine_address()).items():
         jax.ffi.register_ffi_target(name, handler, platform="cpu")
-        if hasattr(jax.ffi, "register_ffi_target_as_batch_partitionable"):
-            jax.ffi.register_ffi_target_as_batch_partitionable(name)
     return ""
 
 
@@ -66,19 +64,14 @@ def _after(x: jax.Array, axis: int) -> np.int64:
     return np.int64(x.ndim - 1 - axis)
 
 
-def _rows(control: jax.Array, x: jax.Array, axis: int) -> jax.Array:
-    """One number for each row, of x's rank: arrays that are split over devices are split alike."""
-    return jnp.broadcast_to(control, (*x.shape[:axis], 1, *x.shape[axis + 1 :]))
-
-
 def project(x: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
     """Project rows along `axis` onto one radius, or one per row, of x's shape but for a 1 at the axis."""
-    return _call("project", _like(x))(x, _rows(radius, x, axis), after=_after(x, axis))
+    return _call("project", _like(x))(x, radius, after=_after(x, axis))
 
 
 def spread(p: jax.Array, v: jax.Array, radius: jax.Array, axis: int) -> jax.Array:
     """The derivative of a projection in its points, in the direction `v`; it is symmetric."""
-    return _call("project_vjp", _like(p))(p, v.astype(p.dtype), _rows(radius, p, axis), after=_after(p, axis))
+    return _call("project_vjp", _like(p))(p, v.astype(p.dtype), radius, after=_after(p, axis))
 
 
 def means(x: jax.Array, axis: int, dtype: Any) -> tuple[jax.Array, jax.Array]:
