@@ -69,7 +69,7 @@ def huber(f: Any, x: Array, eta: Array, p: Array, radius: Any) -> Array:
 
 
 def tsallis(f: Any, x: Array, eta: Array, p: Array, alpha: Array) -> Array:
-    """(p - eta).x + Omega(eta) - Omega(p), with p the entmax of x and Omega Tsallis' with alpha, one beside each row."""
+    """(p - eta).x + Omega(eta) - Omega(p), with p the entmax of x and Omega of that alpha, one beside each row."""
     omega = plain.tsallis(f.xp, eta, alpha)[0] - plain.tsallis(f.xp, p, alpha)[0]
     return f.xp.sum((p - eta) * _shifted(f, x, eta) + omega, -1)
 

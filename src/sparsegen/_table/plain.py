@@ -182,7 +182,7 @@ def _entmax_shift(xp: Any, below: Array, gap: Array, repeat: Any) -> Array:
     """How far all scores must be lowered for the shares to sum to 1.
 
     Newton's method, which comes from the left and never passes the answer for gap <= 1; else its bracket is halved
-    first. A row rests once it has found its answer, so that no other row can move it; `repeat` takes turns until all do.
+    first. A row rests once it has found its answer, so that no other can move it; `repeat` takes turns until all do.
     """
     n = _count(xp, below < math.inf, below)
     low = xp.zeros_like(n)

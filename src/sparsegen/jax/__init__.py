@@ -18,6 +18,7 @@ from typing import Any
 from sparsegen.jax._apply import Info
 from sparsegen.jax.attention import sparse_attention
 from sparsegen.jax.losses import (
+    entmax_loss,
     softmax_log_loss,
     sparsegen_hinge_loss,
     sparsehourglass_hinge_loss,
@@ -47,6 +48,7 @@ __all__ = [
     "Info",
     "entmax",
     "entmax15",
+    "entmax_loss",
     "hardmax",
     "project",
     "softmax",

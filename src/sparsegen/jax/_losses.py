@@ -74,6 +74,12 @@ def _huber(loss: Loss, x: jax.Array, eta: jax.Array, control: Any) -> jax.Array:
     return forms.huber(FRAME, x, eta, p, beside)
 
 
+def _tsallis(loss: Loss, x: jax.Array, eta: jax.Array, control: Any) -> jax.Array:
+    p = _project.entmax(x, control, x.ndim - 1)
+    beside = jnp.broadcast_to(jnp.asarray(control, x.dtype), x.shape[:-1])[..., None]
+    return forms.tsallis(FRAME, x, eta, p, beside)
+
+
 def _hinge(loss: Loss, x: jax.Array, eta: jax.Array, control: Any) -> jax.Array:
     rule = loss.map.radius
     if rule.of == "mean":
@@ -85,7 +91,7 @@ def _hinge(loss: Loss, x: jax.Array, eta: jax.Array, control: Any) -> jax.Array:
     return value / radius if loss.scaled else value
 
 
-FORMS = {"log": _log, "huber": _huber, "hinge": _hinge}
+FORMS = {"log": _log, "huber": _huber, "tsallis": _tsallis, "hinge": _hinge}
 
 
 def _eta(target: Any, z: jax.Array, ignore_index: int, ignore_empty: bool, even: str) -> tuple[jax.Array, Any]:

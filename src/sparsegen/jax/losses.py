@@ -55,6 +55,17 @@ class WithQ(Protocol):
         ...
 
 
+class WithAlpha(Protocol):
+    """A loss with the control alpha."""
+
+    def __call__(
+        self, scores: Any, target: Any, *, alpha: Control = ..., where: Any = ..., weight: Any = ...,
+        reduction: str = ..., ignore_index: int = ..., ignore_empty: bool = ...,
+    ) -> jax.Array:  # fmt: skip
+        """Return the loss."""
+        ...
+
+
 OPTIONS = {"where": None, "weight": None, "reduction": "mean", "ignore_index": -100, "ignore_empty": False}
 
 
@@ -81,3 +92,4 @@ softmax_log_loss: Uncontrolled = _made("softmax_log")
 sparsemax_huber_loss: WithLam = _made("sparsemax_huber")
 sparsegen_hinge_loss: WithLam = _made("sparsegen_hinge")
 sparsehourglass_hinge_loss: WithQ = _made("sparsehourglass_hinge")
+entmax_loss: WithAlpha = _made("entmax")
