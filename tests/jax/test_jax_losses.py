@@ -163,3 +163,18 @@ def test_every_row_of_the_table_is_a_function(name):
     assert list(inspect.signature(f).parameters) == options
     assert f"{name}_loss" in sgj.__all__
     assert TABLE[name].summary in f.__doc__
+
+
+def test_the_loss_of_entmax_is_numpys():
+    z, y, mask, weight = sample()
+    how = {"weight": weight, "reduction": "mean"}
+
+    def f(z, alpha):
+        return sgj.entmax_loss(z, jnp.asarray(y), alpha=alpha, where=mask, **how)
+
+    alpha = np.array([1.0, 1.25, 1.5, 2.0])
+    loss, (grad, along) = jax.jit(jax.value_and_grad(f, argnums=(0, 1)))(z, alpha)
+    want, slopes = sg.entmax_loss(z, y, alpha=alpha, mask=mask, return_grad=True, **how)
+    np.testing.assert_allclose(loss, want, atol=1e-13)
+    np.testing.assert_allclose(grad, slopes.scores, atol=1e-13)
+    np.testing.assert_allclose(along, slopes.alpha, atol=1e-12)
