@@ -9,7 +9,6 @@ from functools import cache
 from pathlib import Path
 
 import findings  # noqa: F401 (registers its marks)
-import jax_speed  # noqa: F401
 import performance  # noqa: F401
 import pictures
 from marks import ROOT, fill, read
