@@ -33,11 +33,12 @@ FOLDERS = {
     "explore": set(),
     "experiments": set(),
     "experiments.multilabel": {"experiments"},
+    "experiments.labels": {"experiments"},
     "experiments.seq2seq": {"experiments"},
     "experiments.table1": {"experiments"},
     "bench": {"experiments", "experiments.multilabel"},
     "report": {"experiments"},
-    "cli": {"explore", "experiments", "experiments.seq2seq", "bench", "report"},
+    "cli": {"explore", "experiments", "experiments.labels", "experiments.seq2seq", "bench", "report"},
 }
 
 
