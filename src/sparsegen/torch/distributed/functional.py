@@ -89,7 +89,7 @@ def _loss(name: str) -> Any:
 
 
 def __getattr__(name: str) -> Any:
-    if name in MAPS:
+    if name in MAPS and not MAPS[name].power:  # entmax is a search of many rounds
         return _map(name)
     if name.removesuffix("_loss") in LOSSES:
         return _loss(name.removesuffix("_loss"))
@@ -107,6 +107,7 @@ sum_normalization_plus: ShardedMap = _map("sum_normalization_plus")
 sum_normalization: ShardedMap = _map("sum_normalization")
 spherical_softmax: ShardedMap = _map("spherical_softmax")
 softmax: ShardedMap = _map("softmax")
+sparsegen_softmax: ShardedMap = _map("sparsegen_softmax")
 hardmax: ShardedMap = _map("hardmax")
 softmax_log_loss: ShardedLoss = _loss("softmax_log")
 sparsemax_huber_loss: ShardedLoss = _loss("sparsemax_huber")

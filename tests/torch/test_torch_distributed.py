@@ -16,6 +16,7 @@ from sparsegen._table.losses import LOSSES
 from sparsegen._table.maps import MAPS
 
 CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75}
+NAMES = [name for name, m in MAPS.items() if not m.power]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
 
@@ -72,7 +73,7 @@ def assert_close(found, expected, ulps, dtype=None):
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", NAMES)
 def test_a_map_gives_what_one_process_gives(ranks, name, dtype):
     z, controls = rows_of(name, dtype), controls_of(MAPS[name].controls)
     v = torch.randn(z.shape, generator=generator(1), dtype=torch.float64).to(dtype)
@@ -99,7 +100,7 @@ def test_the_bits_are_those_of_one_process_where_nothing_but_the_threshold_is_ro
     assert torch.equal(joined(found, 0), getattr(sgt, name)(z))
 
 
-@pytest.mark.parametrize("name", MAPS)
+@pytest.mark.parametrize("name", NAMES)
 def test_short_rows_are_exact(ranks, name):
     z = torch.tensor([[1.5, 0.25, 1.25, 0.5, 0.125], [2.0, 2.0, 0.5, 2.0, 1.0]], dtype=torch.float64)
     controls = {key: CONTROLS[key] for key in MAPS[name].controls}
@@ -187,12 +188,12 @@ def test_derivatives_of_derivatives(ranks, name, controls):
     ("name", "scale", "forward", "backward"),
     [
         ("sparsemax", 1.0, 3, 1),
-        ("sparsegen_lin", 1.0, 3, 1),
-        ("sparsehourglass", 1.0, 4, 1),
+        ("sparsegen_lin", 1.0, 3, 2),  # one more for the gradient of a control
+        ("sparsehourglass", 1.0, 4, 3),  # and one for the sum in the radius
         ("hardmax", 1.0, 3, 1),
         ("softmax", 1.0, 4, 2),
         ("sparsemax", 1e-3, 6, 1),  # supports that no message has room for
-        ("sparsehourglass", 1e-3, 7, 1),
+        ("sparsehourglass", 1e-3, 7, 3),
     ],
 )
 def test_rounds_are_few_and_small(ranks, name, scale, forward, backward):
