@@ -111,3 +111,44 @@ def last_words(rank, size, z):
     if rank == 1:
         os._exit(0)
     return sgd.sparsemax(z)
+
+
+def linear_case(rank, size, hidden, v, sparse=False):
+    """Scores and gradients of a ShardedLinear."""
+    layer = sgd.ShardedLinear(hidden.shape[1], v.shape[1], seed=3)
+    h = hidden.clone().requires_grad_()
+    z = layer(h)
+    upstream = v[:, layer.first : layer.last]
+    z.backward(upstream.to_sparse() if sparse else upstream)
+    grads = [g.to_dense() if g.is_sparse else g for g in (layer.weight.grad, layer.bias.grad)]
+    return z.detach(), h.grad, *grads, layer.weight.detach(), layer.weight.grad.is_sparse
+
+
+def save_case(rank, size, folder, classes):
+    """A layer with an optimizer that has made a step, written to a folder."""
+    layer = sgd.ShardedLinear(4, classes, seed=1)
+    optimizer = torch.optim.Adagrad(layer.parameters(), lr=0.1)
+    layer(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    sgd.save(folder, layer, optimizer, step=1)
+    return layer.weight.detach().clone(), optimizer.state[layer.weight]["sum"].clone()
+
+
+def load_case(rank, size, folder, classes):
+    """The same, read."""
+    layer = sgd.ShardedLinear(4, classes, seed=2)
+    optimizer = torch.optim.Adagrad(layer.parameters(), lr=0.1)
+    extra = sgd.load(folder, layer, optimizer)
+    return layer.weight.detach(), optimizer.state[layer.weight]["sum"], extra
+
+
+def train_case(rank, size, out, sizes, options, stop_after=None, predict=False):
+    """Train a model of label sets; its losses, or its label sets."""
+    from pathlib import Path
+
+    from sparsegen.experiments.labels import documents, training
+
+    trainer = training.LabelTrainer(documents.drawn(*sizes), training.LabelConfig(**options), Path(out))
+    lines = trainer.fit(stop_after=stop_after)
+    found = training.predict(trainer.model, trainer.docs.X, trainer.config) if predict else None
+    return [line["loss"] for line in lines], trainer.step, trainer.model.out.weight.detach(), found
