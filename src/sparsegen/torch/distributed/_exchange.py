@@ -27,7 +27,11 @@ _T = TypeVar("_T")
 
 @dataclass
 class Traffic:
-    """What this process has sent into collectives."""
+    """What this process has sent into collectives.
+
+    >>> Traffic(rounds=3, bytes=1920).rounds
+    3
+    """
 
     rounds: int = 0
     """Collectives this rank took part in."""
@@ -42,9 +46,9 @@ _open: list[Traffic] = []
 def traffic() -> Iterator[Traffic]:
     """Count the rounds and bytes that the calls within it send, on this rank.
 
-    Yields
-    ------
-    Traffic
+    Returns
+    -------
+    context manager of a Traffic
         With ``rounds`` and ``bytes``, which grow as calls are made.
 
     Examples
@@ -72,6 +76,11 @@ def _count(sent: Tensor) -> None:
 @contextmanager
 def single_process() -> Iterator[None]:
     """Make this process a group of its own, where there is none: to try things, and for tests.
+
+    Returns
+    -------
+    context manager
+        Within it there is a default process group.
 
     Examples
     --------

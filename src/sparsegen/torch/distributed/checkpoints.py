@@ -76,7 +76,8 @@ def save(folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer 
         whole, split = _state(model, optimizer)
         if ex.rank == 0:
             torch.save({"state": whole, "extra": extra, "classes": layer.out_features}, unfinished / "whole.pt")
-        torch.save(split, unfinished / f"rows-{layer.first:012d}-{layer.last:012d}.pt")
+        if layer.first < layer.last:  # else other ranks have all classes
+            torch.save(split, unfinished / f"rows-{layer.first:012d}-{layer.last:012d}.pt")
 
     def publish() -> None:
         if ex.rank == 0:
@@ -123,7 +124,12 @@ def load(folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer 
 
     Examples
     --------
-    See :func:`save`.
+    >>> import tempfile, sparsegen.torch.distributed as sgd
+    >>> with sgd.single_process(), tempfile.TemporaryDirectory() as folder:
+    ...     one, other = sgd.ShardedLinear(2, 3), sgd.ShardedLinear(2, 3, seed=1)
+    ...     sgd.save(folder + "/a", one)
+    ...     sgd.load(folder + "/a", other), bool((one.weight == other.weight).all())
+    ({}, True)
     """
     folder, (_, layer) = Path(folder), _layer(model)
 
