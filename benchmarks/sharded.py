@@ -1,7 +1,7 @@
 """Classes split over processes: what is sent, how equal it is, a million labels trained. Writes results/sharded.json.
 
     python benchmarks/sharded.py            # what is sent and how equal it is: minutes
-    python benchmarks/sharded.py training   # 20 000 documents, a million labels, two processes; goes on where it stopped
+    python benchmarks/sharded.py training   # 20 000 documents, a million labels, two processes; can be interrupted
 
 The model on paper is the functions `sent` and `memory`; the file holds what they say beside what was measured.
 """

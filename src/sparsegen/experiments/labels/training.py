@@ -142,7 +142,8 @@ class LabelTrainer:
 
     def fit(self, report: Report = lambda line: None, stop_after: int | None = None) -> list[dict[str, Any]]:
         """Train to the last epoch; `report` is given a line for each epoch, and a short one at each checkpoint."""
-        lines, config, done = [], self.config, 0
+        config, done = self.config, 0
+        lines: list[dict[str, Any]] = []
         while self.step < config.epochs * self.per_epoch:
             epoch, started = self.step // self.per_epoch, time.perf_counter()
             first = self.step

@@ -265,6 +265,13 @@ class Options(NamedTuple):
 class _Given:
     """Arguments that were checked on every rank."""
 
+    z: Tensor
+    mask: Tensor | None
+    control: Tensor | float | None
+    options: Options
+    target: Any
+    form: tuple[int, int]
+
     def __init__(
         self, ex: Exchange, name: str, scores: Any, target: Any, control: Any, mask: Any, options: Options
     ) -> None:

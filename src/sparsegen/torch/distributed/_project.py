@@ -42,7 +42,8 @@ class _Project(torch.autograd.Function):
 
 def _vjp(ex: Exchange, p: Tensor, v: Tensor, r: Tensor) -> tuple[Tensor, Tensor]:
     """:func:`plain.vjp` on the support alone, in one round of three numbers per row."""
-    n, here = len(p), []
+    n = len(p)
+    here: list[tuple[Tensor, ...]] = []
 
     def sums() -> Tensor:
         rows, cols = (p > 0).nonzero(as_tuple=True)
@@ -80,7 +81,7 @@ def _rounded(p: Tensor, dtype: torch.dtype) -> Tensor:
 def project(
     ex: Exchange, x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None, dtype: torch.dtype | None = None
 ) -> Tensor:
-    """Project rows along `dim`, whose classes are split over the ranks; differentiable, a radius that has entered too."""
+    """Project rows along `dim`, classes split over the ranks; differentiable, in a radius that has entered too."""
     lead, dtype = lead_shape(x, dim), dtype or x.dtype
     rows = as_rows(x.float() if x.dtype.itemsize == 2 else x, dim)
     r = torch.as_tensor(radius, dtype=torch.float64, device=x.device).expand(lead).reshape(-1)

@@ -116,7 +116,8 @@ class _Scale(NamedTuple):
 
 def find(ex: Exchange, x: Tensor, r: Tensor, mask: Tensor | None) -> Found:
     """Find the support of rows whose parts `x` (rows, classes here) lie on the ranks, for one radius per row."""
-    n, here = len(x), []
+    n = len(x)
+    here: list[_Local] = []
 
     def bounds() -> Tensor:
         here.append(_local(x, r, mask, ex.size))
