@@ -28,7 +28,7 @@ def test_scores_and_gradients_are_those_of_a_linear_layer(ranks, sparse):
     z.backward(v)
     torch.testing.assert_close(torch.cat([one[0] for one in found], -1), z.detach())
     for one in found:
-        torch.testing.assert_close(one[1], h.grad)
+        torch.testing.assert_close(one[1], h.grad, rtol=0, atol=1e-3)  # sums of thousands of products in float32
     torch.testing.assert_close(torch.cat([one[2] for one in found]), weight.grad)
     torch.testing.assert_close(torch.cat([one[3] for one in found]), bias.grad)
 
