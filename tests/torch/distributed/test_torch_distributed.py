@@ -17,6 +17,7 @@ from sparsegen._table.maps import MAPS
 
 CONTROLS = {"lam": 0.25, "q": 0.5, "temperature": 0.75}
 NAMES = [name for name, m in MAPS.items() if not m.power]
+LOSS_NAMES = [f"{name}_loss" for name, loss in LOSSES.items() if not loss.map.power]
 DTYPES = [torch.float64, torch.float32, torch.bfloat16]
 
 
@@ -234,7 +235,7 @@ TARGETS = {
 
 @pytest.mark.parametrize("form", TARGETS)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("name", [f"{name}_loss" for name in LOSSES])
+@pytest.mark.parametrize("name", LOSS_NAMES)
 def test_a_loss_is_that_of_one_process(ranks, name, dtype, form):
     z, y = labelled(dtype)
     target, of_part = TARGETS[form](y)
@@ -249,7 +250,7 @@ def test_a_loss_is_that_of_one_process(ranks, name, dtype, form):
     assert_close(joined(found, 1), grad, 4)
 
 
-@pytest.mark.parametrize("name", [f"{name}_loss" for name in LOSSES])
+@pytest.mark.parametrize("name", LOSS_NAMES)
 def test_losses_at_the_edges(ranks, name):
     z, y = labelled(torch.float64)
     mask = torch.rand(z.shape, generator=generator(30)) > 0.2
@@ -394,6 +395,11 @@ def test_a_group_is_needed_and_must_be_ones_own(ranks):
     assert (kind, other) == ("found", "raised")
     assert_close(found, sgt.sparsemax(Z), 2)
     assert str(error) == "sparsegen: group must be one that this process belongs to, got one of other processes."
+
+
+def test_every_row_is_a_function_but_those_of_entmax():
+    for name in (*MAPS, *(f"{name}_loss" for name in LOSSES)):
+        assert hasattr(sgd, name) == ("entmax" not in name), name
 
 
 def test_arguments_that_are_not_there(ranks):

@@ -12,14 +12,14 @@ from sparsegen._table import checks, plain, recipe
 from sparsegen._table.maps import HIDDEN, MAPS, TRANSFORMS, Map
 from sparsegen._table.radius import DIAL, of_mean
 from sparsegen.torch import _plain
-from sparsegen.torch._apply import Frame, checked_transform, finish
+from sparsegen.torch._apply import Operations, checked_transform, finish
 from sparsegen.torch._inputs import check_control, check_mask, check_scores
 from sparsegen.torch.distributed import _project
 from sparsegen.torch.distributed._exchange import Call, Exchange, Part, agree
 from sparsegen.torch.distributed._sums import Shards, enter, whole_sum
 
 
-class ShardFrame(Frame):
+class ShardFrame(Operations):
     """Torch as the recipe asks for it, classes split over ranks."""
 
     def __init__(self, ex: Exchange, part: Part) -> None:

@@ -91,7 +91,8 @@ def _loss(name: str) -> Any:
 def __getattr__(name: str) -> Any:
     if name in MAPS and not MAPS[name].power:  # entmax is a search of many rounds
         return _map(name)
-    if name.removesuffix("_loss") in LOSSES:
+    row = LOSSES.get(name.removesuffix("_loss"))
+    if row is not None and row.form in _losses.FORMS:
         return _loss(name.removesuffix("_loss"))
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
