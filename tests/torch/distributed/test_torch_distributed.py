@@ -80,7 +80,8 @@ def test_a_map_gives_what_one_process_gives(ranks, name, dtype):
     v = torch.randn(z.shape, generator=generator(1), dtype=torch.float64).to(dtype)
     p, grad, along = one_process(getattr(sgt, name), z, v, controls)
     found = ranks.run(cases.map_case, name=name, z=z, v=v, controls=controls)
-    assert_close(joined(found, 0), p, 2)
+    # One process takes logarithms beside the row's largest score, here they are taken as they are: of 1e4, to 9 eps.
+    assert_close(joined(found, 0), p, 16 if MAPS[name].transform == "log" else 2)
     # An entry at the threshold, to within rounding, may fall to either side: there the gradient jumps.
     either = joined(found, 0).maximum(p)
     clear = ~((either > 0) & (either <= 4 * min(torch.finfo(dtype).eps, 2.0**-23))).any(-1)
@@ -192,7 +193,7 @@ def test_derivatives_of_derivatives(ranks, name, controls):
         ("sparsegen_lin", 1.0, 3, 2),  # one more for the gradient of a control
         ("sparsehourglass", 1.0, 4, 3),  # and one for the sum in the radius
         ("hardmax", 1.0, 3, 1),
-        ("softmax", 1.0, 4, 2),
+        ("softmax", 1.0, 5, 2),
         ("sparsemax", 1e-3, 6, 1),  # supports that no message has room for
         ("sparsehourglass", 1e-3, 7, 3),
     ],
