@@ -427,8 +427,9 @@ class AttentionBlocks {
     if (job_.mask_at) add_mask(job_, head, query, x);
     choose(x, K, attention_radius(job_, row, x, K), maxima, scratch_, chosen_);
     const T* weight = drop(job_, row, chosen_);
-    combine(row_of<T>(job_.v, head / job_.group, 0), job_.v.row, job_.value_width, chosen_.at.get(), weight, chosen_.n,
-            static_cast<T*>(job_.out) + row * job_.value_width);
+    if (job_.out)
+      combine(row_of<T>(job_.v, head / job_.group, 0), job_.v.row, job_.value_width, chosen_.at.get(), weight, chosen_.n,
+              static_cast<T*>(job_.out) + row * job_.value_width);
     if (!piece) return;
     job_.sizes[row] = chosen_.n;
     piece->index.insert(piece->index.end(), chosen_.at.get(), chosen_.at.get() + chosen_.n);

@@ -152,7 +152,7 @@ struct AttentionJob : AttentionShape {
   double dropout;
   uint64_t seed;
   int64_t block;
-  void* out;
+  void* out;                                  // null: only the support is asked for
   double *radius_out, *mean_out, *count_out;  // what the rule found; may be null
   int64_t* sizes;                             // of each row's support; this and `pieces`, one a block, may be null
   Piece* pieces;

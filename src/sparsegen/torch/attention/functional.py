@@ -1,9 +1,9 @@
 """Attention whose weights are one of the maps: scaled_dot_product_attention with weights that can be exactly 0.
 
-Two ways, one answer. Plain CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights
-only their support, as CSR, and never holds a queries x keys matrix. Everything else (other maps and devices, tracers,
-torch.func, a mask that is learnt, gradients of gradients) is composed from torch's operations and the maps of this
-package.
+Two ways, one answer. CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights only
+their support, as CSR, and never holds a queries x keys matrix; tracers see it as a registered operator. Everything else
+(other maps and devices, torch.func, a mask that is learnt, gradients of gradients, weights asked of a tracer) is composed
+from torch's operations and the maps of this package.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from sparsegen._table.controls import controls_of, mapping_name
 from sparsegen._table.maps import MAPS, Map
 from sparsegen.torch import _apply, _inputs, _plain, _route, modules
 from sparsegen.torch._mapping import Mapping
-from sparsegen.torch.attention import fused, inputs, plain
+from sparsegen.torch.attention import fused, inputs, plain, registered
 from sparsegen.torch.attention.weights import SparseWeights, from_dense
 
 
@@ -155,9 +155,12 @@ def sparse_attention(
     choice = _choose(mapping, {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha}, like)
     mask, bias = inputs.check_mask(attn_mask, is_causal, like)
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
-    if choice.map is not None and _can_fuse(query, key, value, choice.control, mask, bias):
+    if choice.map is not None and not _learns(bias):
         call = fused.Call(choice.map, mask, bias, bool(is_causal), factor, float(dropout_p), group)
-        return fused.run(query, key, value, choice.control, call, return_weights, dtype)
+        if _route.all_plain(query, key, value, choice.control, mask, bias) and _filled(query, key, value):
+            return fused.run(query, key, value, choice.control, call, return_weights, dtype)
+        if not return_weights and _route.recorded(query):
+            return registered.run(query, key, value, choice.control, call).to(dtype)
     key, value = plain.repeat(key, group), plain.repeat(value, group)
     if choice.temperature is not None and not return_weights and _torch_can(query, key, value, attn_mask):
         by = factor / choice.temperature
@@ -175,10 +178,8 @@ def _torch_can(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
     return mask is None and not learns and _filled(q, k)
 
 
-def _can_fuse(q: Tensor, k: Tensor, v: Tensor, control: Any, mask: Tensor | None, bias: Tensor | None) -> bool:
-    if bias is not None and bias.requires_grad and torch.is_grad_enabled():
-        return False
-    return _route.all_plain(q, k, v, control, mask, bias) and _filled(q, k, v)
+def _learns(bias: Tensor | None) -> bool:
+    return bias is not None and bias.requires_grad and torch.is_grad_enabled()
 
 
 def _filled(*tensors: Tensor) -> bool:

@@ -27,6 +27,7 @@ class Call(NamedTuple):
     scale: float
     dropout: float
     group: int  # query heads that share a head of keys and values
+    seed: int = 0  # of dropout: the same seed takes the same weights, whatever else is asked
 
 
 def _rows(t: Tensor, steps: tuple[int, ...] = (1,)) -> Tensor:
@@ -68,21 +69,22 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor, group: int) -> list[int]:
     return [group, q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]]
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, keep: bool) -> _Found:
-    """Run the kernel; the support is kept if to `keep`."""
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, keep: bool, sum_values: bool = True
+) -> _Found:
+    """Run the kernel; the support is kept if to `keep`, and the output left empty where no values are to be summed."""
     lead = tuple(q.shape[:-1])
     q, k, v, mask = _rows(q), _rows(k), _rows(v), _spread_mask(call, (*lead, k.shape[-2]))
     radius, radii = _per_row(control, lead)
-    out = q.new_empty((*lead, v.shape[-1]))
+    out = q.new_empty((*lead, v.shape[-1]) if sum_values else 0)
     means = tuple(torch.empty(lead, dtype=torch.float64) for _ in range(3)) if keep and call.map.radius.number else ()
     found_radius, mean, count = (t.data_ptr() for t in means) if means else (0, 0, 0)
     sizes = torch.empty(math.prod(lead), dtype=torch.int64) if keep else None
-    seed = int(torch.randint(2**63 - 1, ()).item()) if call.dropout else 0
     found = _core.attention(
         STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
         _walk(v), radius, address_or_none(radii), call.causal, call.map.radius.number, call.bias is not None,
-        [] if mask is None else _walk(mask), 0 if mask is None else mask.stride(-1), call.dropout, seed,
-        out.data_ptr(), found_radius, mean, count, address_or_none(sizes),
+        [] if mask is None else _walk(mask), 0 if mask is None else mask.stride(-1), call.dropout, call.seed,
+        out.data_ptr() if sum_values else 0, found_radius, mean, count, address_or_none(sizes),
     )  # fmt: skip
     if sizes is None:
         none = out.new_empty(0)
@@ -108,7 +110,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call) -> tuple[Tensor, ...]:
-        found = _forward(q, k, v, control, call, keep=True)
+        found = forward(q, k, v, control, call, keep=True)
         ctx.set_materialize_grads(False)
         ctx.call, ctx.control = call, None if isinstance(control, Tensor) else control
         given = [control] if isinstance(control, Tensor) else []
@@ -127,15 +129,16 @@ class _Attention(torch.autograd.Function):
         grads = [g for g in (out_grad, value_grad) if g is not None]
         if not _route.once(*grads):
             return *_again(ctx, q, k, v, control, found, out_grad, value_grad), None
-        return *_backward(ctx, q, k, v, control, found, out_grad, value_grad), None
+        want = ctx.needs_input_grad[3]
+        return *backward(q, k, v, control, ctx.call, found, out_grad, value_grad, want), None
 
 
-def _backward(
-    ctx: Any, q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, found: _Found, out_grad: Tensor | None,
-    value_grad: Tensor | None,
+def backward(
+    q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, found: _Found, out_grad: Tensor | None,
+    value_grad: Tensor | None, want_control: bool,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Gradients of q, k, v and the control by the kernel."""
-    call, lead = ctx.call, tuple(q.shape[:-1])
+    """Gradients of q, k, v and, if wanted, of the control by the kernel."""
+    lead = tuple(q.shape[:-1])
     if out_grad is None:
         out_grad = q.new_zeros((*lead, v.shape[-1]))
     out_grad = settled(out_grad.contiguous())
@@ -143,8 +146,7 @@ def _backward(
     q, k, v = _rows(q), _rows(k), _rows(v)
     radius, radii = (0.0, found.means[0]) if call.map.radius.number else _per_row(control, lead)
     q_grad, k_grad, v_grad = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
-    want = ctx.needs_input_grad[3] or bool(call.map.radius.number)
-    along = torch.empty(lead, dtype=torch.float64) if want else None
+    along = torch.empty(lead, dtype=torch.float64) if want_control or call.map.radius.number else None
     slopes = torch.empty_like(found.values)
     _core.attention_vjp(
         STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
@@ -155,7 +157,7 @@ def _backward(
     if along is not None and call.map.radius.number:
         along = _through_mean(call, q, k, control, found.means, along, q_grad, k_grad)
     control_grad = None
-    if ctx.needs_input_grad[3]:
+    if want_control:
         assert along is not None  # asked for
         assert isinstance(control, Tensor)  # a number needs no gradient
         control_grad = along.sum_to_size(control.shape).to(control.dtype)
@@ -203,14 +205,8 @@ def _again(
     with torch.no_grad():
         found_p = SparseWeights(found.indptr, found.indices, found.values, shape)
         signed, entries = found_p.to_dense(), found_p.flat_index()
-        keep = torch.full_like(signed, _kept_scale(call.dropout)).masked_fill(signed < 0, 0.0)
     with torch.enable_grad():
-        mask = allowed(call.causal, call.mask, q, k.shape[-2])
-        z = scores(q, repeat(k, call.group), call.bias, call.scale)
-        radius = torch.as_tensor(control, dtype=torch.float64)
-        if call.map.radius.number:
-            radius = of_mean(torch, call.map.radius, *_plain.row_means(z, -1, mask), control)
-        weights = _plain.with_derivatives(z, radius, -1, signed.abs()) * keep
+        weights = composed(q, k, control, call, signed)
         results = [weights @ repeat(v, call.group), weights.flatten().index_select(0, entries)]
         pairs = [(r, g) for r, g in zip(results, (out_grad, value_grad)) if g is not None]
         asked = [t for t, wanted in zip((q, k, v, control), want) if wanted and isinstance(t, Tensor)]
@@ -221,15 +217,33 @@ def _again(
     return tuple(next(each) if wanted else None for wanted in want)
 
 
+def composed(q: Tensor, k: Tensor, control: Tensor | float, call: Call, signed: Tensor) -> Tensor:
+    """The dense weights, with derivatives of every order, of values the kernel found: negative where dropout took."""
+    keep = torch.full_like(signed, _kept_scale(call.dropout)).masked_fill(signed < 0, 0.0)
+    mask = allowed(call.causal, call.mask, q, k.shape[-2])
+    z = scores(q, repeat(k, call.group), call.bias, call.scale)
+    radius = torch.as_tensor(control, dtype=torch.float64)
+    if call.map.radius.number:
+        radius = of_mean(torch, call.map.radius, *_plain.row_means(z, -1, mask), control)
+    return _plain.with_derivatives(z, radius, -1, signed.abs()) * keep
+
+
+def draw_seed(like: Tensor) -> Tensor:
+    """A seed of dropout by torch's generator."""
+    return torch.randint(2**63 - 1, (), device=like.device)
+
+
 def run(
     q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, return_weights: bool | str, dtype: Any
 ) -> Any:
     """Output, and the weights in the form asked for, of tensors that the kernel can read."""
+    if call.dropout:
+        call = call._replace(seed=int(draw_seed(q).item()))
     wants = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (q, k, v, control))
     if wants:
         out, values, indptr, indices = _Attention.apply(q, k, v, control, call)
     else:
-        found = _forward(q, k, v, control, call, keep=bool(return_weights))
+        found = forward(q, k, v, control, call, keep=bool(return_weights))
         out, indptr, indices = found.out, found.indptr, found.indices
         values = _weights(found.values, call.dropout)
     if not return_weights:
