@@ -1,6 +1,7 @@
 // What the front ends ask of the kernel: rows of one storage type, cut out of an array of shape (outer, K, inner).
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -120,7 +121,7 @@ struct Heads {
 
 // What both directions of attention share. `group` query heads in turn share one head of keys and values.
 struct AttentionShape {
-  Storage storage;  // float32 or float64
+  Storage storage;  // of q, k, v and the output; halves are computed, and all else is given, in float32
   int64_t heads, group, queries, keys, width, value_width;
   Heads q, k, v;
   double scale;
@@ -141,7 +142,9 @@ struct Piece {
   std::vector<double>& values(double) { return wide; }
 };
 
-// Rows are worked in blocks of `block` queries of one head.
+// Rows are worked in blocks of `block` queries of one head; where a head of keys meets `kFewRows` rows or less, all of them.
+inline constexpr int64_t kFewRows = 4;
+
 struct AttentionJob : AttentionShape {
   bool causal;
   Rule rule;
@@ -157,7 +160,16 @@ struct AttentionJob : AttentionShape {
   int64_t* sizes;                             // of each row's support; this and `pieces`, one a block, may be null
   Piece* pieces;
 
-  int64_t blocks() const { return (queries + block - 1) / block; }  // of one head
+  bool pairs;  // may bfloat16 be multiplied in pairs?
+
+  bool few() const { return group * queries <= kFewRows; }
+  int64_t block_rows() const { return few() ? group * queries : block; }
+  int64_t blocks_a_head() const { return few() ? 1 : (queries + block - 1) / block; }
+  int64_t blocks() const { return few() ? heads / group : heads * blocks_a_head(); }
+  int64_t first_row(int64_t at) const {
+    return few() ? at * group * queries : at / blocks_a_head() * queries + at % blocks_a_head() * block;
+  }
+  int64_t rows_in(int64_t at) const { return few() ? group * queries : std::min(block, queries - at % blocks_a_head() * block); }
 };
 
 struct AttentionVjpJob : AttentionShape {

@@ -144,24 +144,23 @@ def sparse_attention(
     tensor([[1., 0., 0.]])
     """
     query, key, value, group = inputs.check_tensors(query, key, value, enable_gqa)
-    dtype = query.dtype
     if return_weights not in (False, True, "csr"):
         checks.fail(ValueError, "return_weights", "False, True or 'csr'", repr(return_weights))
     if not 0 <= dropout_p <= 1:
         checks.fail(ValueError, "dropout_p", "between 0 and 1", dropout_p)
-    if query.dtype.itemsize == 2:
-        query, key, value = query.float(), key.float(), value.float()
-    like = query.new_empty(()).expand(*query.shape[:-1], key.shape[-2])  # the scores' shape, without their memory
+    # The scores' shape, without their memory.
+    like = fused.wide(query.new_empty(())).expand(*query.shape[:-1], key.shape[-2])
     choice = _choose(mapping, {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha}, like)
     mask, bias = inputs.check_mask(attn_mask, is_causal, like)
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
     if choice.map is not None and not _learns(bias):
         call = fused.Call(choice.map, mask, bias, bool(is_causal), factor, float(dropout_p), group)
         if _route.all_plain(query, key, value, choice.control, mask, bias) and _filled(query, key, value):
-            return fused.run(query, key, value, choice.control, call, return_weights, dtype)
+            return fused.run(query, key, value, choice.control, call, return_weights)
         if not return_weights and _route.recorded(query):
-            return registered.run(query, key, value, choice.control, call).to(dtype)
-    key, value = plain.repeat(key, group), plain.repeat(value, group)
+            return registered.run(query, key, value, choice.control, call)
+    dtype = query.dtype
+    query, key, value = fused.wide(query), plain.repeat(fused.wide(key), group), plain.repeat(fused.wide(value), group)
     if choice.temperature is not None and not return_weights and _torch_can(query, key, value, attn_mask):
         by = factor / choice.temperature
         return F.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal, scale=by).to(dtype)

@@ -36,6 +36,11 @@ def _rows(t: Tensor, steps: tuple[int, ...] = (1,)) -> Tensor:
     return t if t.stride(-1) in steps else t.contiguous()
 
 
+def wide(t: Tensor) -> Tensor:
+    """Halves in float32, in which they are computed."""
+    return t.float() if t.dtype.itemsize == 2 else t
+
+
 def _walk(t: Tensor) -> list[int]:
     """The matrices of a tensor (..., rows, entries) as the kernel walks them."""
     axes = [number for axis in zip(t.shape[:-2], t.stride()) for number in axis]
@@ -91,7 +96,7 @@ def forward(
         return _Found(out, none, none, none, ())
     indptr, indices = torch.zeros(len(sizes) + 1, dtype=torch.int64), torch.empty(found.size(), dtype=torch.int32)
     torch.cumsum(sizes, 0, out=indptr[1:])
-    values = out.new_empty(len(indices))
+    values = torch.empty(len(indices), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
     found.move_to(indices.data_ptr(), values.data_ptr())
     return _Found(out, indptr, indices, values, means)
 
@@ -139,13 +144,15 @@ def backward(
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
     """Gradients of q, k, v and, if wanted, of the control by the kernel."""
     lead = tuple(q.shape[:-1])
+    dtype, like = q.dtype, found.values
     if out_grad is None:
-        out_grad = q.new_zeros((*lead, v.shape[-1]))
-    out_grad = settled(out_grad.contiguous())
+        out_grad = like.new_zeros((*lead, v.shape[-1]))
+    out_grad = settled(wide(out_grad).contiguous())
     more = settled(value_grad.contiguous()) if value_grad is not None else None
     q, k, v = _rows(q), _rows(k), _rows(v)
     radius, radii = (0.0, found.means[0]) if call.map.radius.number else _per_row(control, lead)
-    q_grad, k_grad, v_grad = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
+    # Halves are summed in float32 and rounded once.
+    q_grad, k_grad, v_grad = like.new_empty(q.shape), like.new_zeros(k.shape), like.new_zeros(v.shape)
     along = torch.empty(lead, dtype=torch.float64) if want_control or call.map.radius.number else None
     slopes = torch.empty_like(found.values)
     _core.attention_vjp(
@@ -155,13 +162,13 @@ def backward(
         q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), address_or_none(along),
     )  # fmt: skip
     if along is not None and call.map.radius.number:
-        along = _through_mean(call, q, k, control, found.means, along, q_grad, k_grad)
+        along = _through_mean(call, wide(q), wide(k), control, found.means, along, q_grad, k_grad)
     control_grad = None
     if want_control:
         assert along is not None  # asked for
         assert isinstance(control, Tensor)  # a number needs no gradient
         control_grad = along.sum_to_size(control.shape).to(control.dtype)
-    return q_grad, k_grad, v_grad, control_grad
+    return q_grad.to(dtype), k_grad.to(dtype), v_grad.to(dtype), control_grad
 
 
 def _through_mean(
@@ -207,8 +214,8 @@ def _again(
         signed, entries = found_p.to_dense(), found_p.flat_index()
     with torch.enable_grad():
         weights = composed(q, k, control, call, signed)
-        results = [weights @ repeat(v, call.group), weights.flatten().index_select(0, entries)]
-        pairs = [(r, g) for r, g in zip(results, (out_grad, value_grad)) if g is not None]
+        results = [weights @ repeat(wide(v), call.group), weights.flatten().index_select(0, entries)]
+        pairs = [(r, g.to(r.dtype)) for r, g in zip(results, (out_grad, value_grad)) if g is not None]
         asked = [t for t, wanted in zip((q, k, v, control), want) if wanted and isinstance(t, Tensor)]
         grads = torch.autograd.grad(
             [r for r, _ in pairs], asked, [g for _, g in pairs], create_graph=torch.is_grad_enabled(), allow_unused=True
@@ -221,7 +228,7 @@ def composed(q: Tensor, k: Tensor, control: Tensor | float, call: Call, signed: 
     """The dense weights, with derivatives of every order, of values the kernel found: negative where dropout took."""
     keep = torch.full_like(signed, _kept_scale(call.dropout)).masked_fill(signed < 0, 0.0)
     mask = allowed(call.causal, call.mask, q, k.shape[-2])
-    z = scores(q, repeat(k, call.group), call.bias, call.scale)
+    z = scores(wide(q), repeat(wide(k), call.group), call.bias, call.scale)
     radius = torch.as_tensor(control, dtype=torch.float64)
     if call.map.radius.number:
         radius = of_mean(torch, call.map.radius, *_plain.row_means(z, -1, mask), control)
@@ -233,9 +240,7 @@ def draw_seed(like: Tensor) -> Tensor:
     return torch.randint(2**63 - 1, (), device=like.device)
 
 
-def run(
-    q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, return_weights: bool | str, dtype: Any
-) -> Any:
+def run(q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, return_weights: bool | str) -> Any:
     """Output, and the weights in the form asked for, of tensors that the kernel can read."""
     if call.dropout:
         call = call._replace(seed=int(draw_seed(q).item()))
@@ -247,6 +252,6 @@ def run(
         out, indptr, indices = found.out, found.indptr, found.indices
         values = _weights(found.values, call.dropout)
     if not return_weights:
-        return out.to(dtype)
-    weights = SparseWeights(indptr, indices, values.to(dtype), (*q.shape[:-1], k.shape[-2]))
-    return out.to(dtype), weights if return_weights == "csr" else weights.to_dense()
+        return out
+    weights = SparseWeights(indptr, indices, values.to(q.dtype), (*q.shape[:-1], k.shape[-2]))
+    return out, weights if return_weights == "csr" else weights.to_dense()

@@ -96,7 +96,7 @@ def attention_weights_op(
     """All weights, dense; negative where dropout took them."""
     shape = (*q.shape[:-1], k.shape[-2])
     if _empty(q, k):
-        return q.new_zeros(shape)
+        return fused.wide(q.new_zeros(shape))
     call = _call(mapping, mask, causal, scale, dropout, seed, group)
     found = fused.forward(q, k, k, _control(control), call, keep=True, sum_values=False)
     return SparseWeights(found.indptr, found.indices, found.values, shape).to_dense()
@@ -107,7 +107,7 @@ def _(
     q: Tensor, k: Tensor, control: Tensor, mask: Tensor | None, seed: Tensor | None, mapping: str, causal: bool,
     scale: float, dropout: float, group: int,
 ) -> Tensor:  # fmt: skip
-    return q.new_empty((*q.shape[:-1], k.shape[-2]))
+    return fused.wide(q.new_empty(0)).new_empty((*q.shape[:-1], k.shape[-2]))
 
 
 def _vjp_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
@@ -123,8 +123,8 @@ def _vjp_backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
     call = _call(ctx.mapping, mask, ctx.causal, ctx.scale, ctx.dropout, None, ctx.group)
     with torch.enable_grad():
         given = [t.detach().requires_grad_() for t in (q, k, v, control, grad)]
-        out = fused.composed(given[0], given[1], given[3], call, signed) @ plain.repeat(given[2], call.group)
-        first = torch.autograd.grad(out, given[:4], given[4], create_graph=True, allow_unused=True)
+        out = fused.composed(given[0], given[1], given[3], call, signed) @ plain.repeat(fused.wide(given[2]), call.group)
+        first = torch.autograd.grad(out, given[:4], given[4].to(out.dtype), create_graph=True, allow_unused=True)
         used = [(g, u.to(g.dtype)) for g, u in zip(first, upstream) if g is not None and g.requires_grad]
         second = torch.autograd.grad([g for g, _ in used], given, [u for _, u in used], allow_unused=True)
     return *second[:4], None, None, second[4], *(None,) * 5
