@@ -19,6 +19,7 @@ using sparsegen::AttentionVjpJob;
 using sparsegen::Heads;
 using sparsegen::Piece;
 using sparsegen::Rule;
+using sparsegen::Weigh;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
@@ -40,6 +41,8 @@ struct AttentionCase {
   double scale = 1, dropout = 0;
   std::vector<double> radius;
   Rule rule = Rule::given;
+  Weigh weigh = Weigh::project;
+  double temperature = 1;
   bool causal = false, pairs = false, weighted = false;  // `weighted`: the weights have a gradient of their own
   uint64_t seed = 0;
   std::vector<uint8_t> mask;  // (heads, queries, keys), or (queries) with every key alike; or none
@@ -88,7 +91,7 @@ void shape(const AttentionCase& c, Laid& q, Laid& k, Laid& v, AttentionShape& jo
   job.storage = c.storage, job.heads = c.heads(), job.group = c.group, job.queries = c.queries(), job.keys = c.keys();
   job.width = c.q.width, job.value_width = c.v.width;
   job.q = q.heads(), job.k = k.heads(), job.v = v.heads();
-  job.scale = c.scale, job.threads = c.turns.threads;
+  job.scale = c.scale, job.threads = c.turns.threads, job.weigh = c.weigh;
 }
 
 Forward forward(const AttentionCase& c, const Engine& engine, int64_t block, const Turns& turns) {
@@ -100,7 +103,7 @@ Forward forward(const AttentionCase& c, const Engine& engine, int64_t block, con
   AttentionJob job{};
   shape(c, q, k, v, job);
   job.radius = c.radius.data(), job.radius_per_row = c.radius.size() > 1;
-  job.causal = c.causal, job.rule = c.rule, job.dropout = c.dropout, job.seed = c.seed, job.block = block, job.pairs = c.pairs;
+  job.causal = c.causal, job.rule = c.rule, job.dropout = c.dropout, job.seed = c.seed, job.block = block, job.pairs = c.pairs, job.temperature = c.temperature;
   std::vector<int64_t> mask_at(size_t(c.heads()), 0);
   if (!c.mask.empty()) {
     job.mask = c.mask.data(), job.mask_row = c.whole_mask() ? c.keys() : 1, job.mask_key = c.whole_mask() ? 1 : 0;
@@ -153,6 +156,35 @@ Scores scores_of(const AttentionCase& c, int64_t row) {
   return s;
 }
 
+// Shares of e^(x / t), from the largest: points to project, and the radius, a share of their sum.
+std::vector<double> shares_of(const std::vector<double>& x, double temperature, double keep, double& r) {
+  const double top = *std::max_element(x.begin(), x.end());
+  std::vector<double> made;
+  Sum sum;
+  for (double v : x) made.push_back(v == -kInf ? -kInf : double(std::exp((Real(v) - Real(top)) / Real(temperature))));
+  for (double v : made)
+    if (v > -kInf) sum.add(v);
+  r = double(sum.value() * Real(keep));
+  return made;
+}
+
+// Entmax with alpha = 1.5 by bisection: p = ([x - t]_+ / 2)^2.
+Answer root_exact(const std::vector<double>& x) {
+  const Real top = *std::max_element(x.begin(), x.end());
+  Answer a;
+  Real low = top - 2, high = top;
+  for (int i = 0; i < 80; ++i) {
+    const Real t = (low + high) / 2;
+    Real sum = 0;
+    for (double v : x) sum += v > t ? (v - t) * (v - t) / 4 : Real(0);
+    (sum > 1 ? low : high) = t;
+  }
+  a.tau = low;
+  for (double v : x) a.p.push_back(v > low ? (v - low) * (v - low) / 4 : Real(0));
+  a.size = a.firm = 1;
+  return a;
+}
+
 std::string weights_wrong(const AttentionCase& c, const Forward& f, int64_t row) {
   const Scores s = scores_of(c, row);
   const int64_t from = f.indptr[size_t(row)], n = f.sizes[size_t(row)];
@@ -179,11 +211,17 @@ std::string weights_wrong(const AttentionCase& c, const Forward& f, int64_t row)
     if (std::isnan(r) ? want > allowed : !(std::fabs(r - want) <= allowed)) return text("the radius of row ", row, " is ", r, ", not ", double(want));
     if (f.count[size_t(row)] != double(open)) return text("row ", row, " has ", open, " keys, not ", f.count[size_t(row)]);
   }
-  const Answer a = project_exact(s.x.data(), int64_t(s.x.size()), r, eps_of(c.in()));
+  const bool some = std::any_of(s.x.begin(), s.x.end(), [](double x) { return x > -kInf; });
+  std::vector<double> x = s.x;
+  if (c.weigh == Weigh::shares && some) x = shares_of(s.x, c.temperature, c.radius_of(row), r);
+  const Answer a = c.weigh == Weigh::root && some ? root_exact(x) : project_exact(x.data(), int64_t(x.size()), r, eps_of(c.in()));
   std::vector<double> p(s.x.size(), 0.0);
   for (int64_t j = from; j < from + n; ++j) p[size_t(f.index[size_t(j)])] = std::fabs(f.value[size_t(j)]);
   // A radius of 0 asks for the maximum itself, which scores so close to it may be.
-  const Real blur = r > 0 ? 2 * s.off / Real(r) : s.off > 0 ? Real(1) : Real(0);
+  Real blur = r > 0 ? 2 * s.off / Real(r) : s.off > 0 ? Real(1) : Real(0);
+  // Points are off by a share of themselves, 1 at most; the root of a weight is off by what its score is.
+  if (c.weigh == Weigh::shares) blur = 6 * (s.off / Real(c.temperature) + 4 * Real(eps_of(c.in()))) * (1 + 1 / Real(r));
+  if (c.weigh == Weigh::root) blur = 2 * s.off + 16 * Real(eps_of(c.in())) * (1 + s.size);
   for (size_t j = 0; j < p.size(); ++j)
     if (!near(p[j], a, int64_t(j), c.in(), blur))
       return text("weight ", j, " of row ", row, " is ", p[j], ", not ", double(a.p[j]), " within ", double(blur));
@@ -331,9 +369,10 @@ std::string check(const AttentionCase& c, const Engine& engine) {
     if (!what.empty()) return what;
   }
   if (!equal(f.out, g.out) || !equal(f.value, g.value) || f.index != g.index) return "the result depends on blocks or threads";
+  if (c.weigh == Weigh::shares) return "";  // no way back
   const Backward b = backward(c, engine, f, c.ranges, c.turns), d = backward(c, engine, f, 1, Turns());
   if (!equal(b.q, d.q) || !equal(b.k, d.k) || !equal(b.v, d.v) || !equal(b.radius, d.radius)) return "gradients depend on ranges or threads";
-  return gradients_wrong(c, f, b);
+  return c.weigh == Weigh::root ? "" : gradients_wrong(c, f, b);  // those of entmax are Python's to check
 }
 
 Matrices random_matrices(Random& random, Storage s, int64_t heads, int64_t rows, int64_t width) {
@@ -376,9 +415,12 @@ AttentionCase make(Random& random) {
   c.causal = random.one_in(4), c.weighted = random.one_in(3);
   if (random.one_in(4)) c.dropout = random.pick({0.1, 0.5, 0.9, 1.0});
   if (random.one_in(2)) c.rule = random.one_in(2) ? Rule::cone : Rule::hourglass;
+  if (c.rule == Rule::given && random.one_in(3)) c.weigh = random.one_in(2) ? Weigh::shares : Weigh::root;
+  if (c.weigh == Weigh::shares) c.temperature = random.pick({1.0, 1.0, random.magnitude(-1, 1)});
   const bool each = random.one_in(3);
   for (int64_t row = 0; row < (each ? c.rows() : 1); ++row)
-    c.radius.push_back(c.rule != Rule::given ? random.pick({0.0, 0.5, 1.0, random.magnitude(-3, 3), kInf})
+    c.radius.push_back(c.weigh == Weigh::shares ? random.pick({1.0, 0.95, 0.5, random.uniform() + 1e-3, 1.5})
+                       : c.rule != Rule::given ? random.pick({0.0, 0.5, 1.0, random.magnitude(-3, 3), kInf})
                        : random.one_in(16)   ? random.pick({0.0, kInf, 1e-300, 1e-30, 1e30, 1e300})
                        : random.one_in(2)    ? 1
                                              : random.magnitude(-2, 2));
@@ -420,6 +462,7 @@ void simplify(const AttentionCase& c, const std::function<bool(const AttentionCa
   if (c.weighted && with([](auto& d) { d.weighted = false; })) return;
   if (c.radius.size() > 1 && with([](auto& d) { d.radius.resize(1); })) return;
   if (c.rule != Rule::given && with([](auto& d) { d.rule = Rule::given; })) return;
+  if (c.weigh != Weigh::project && with([](auto& d) { d.weigh = Weigh::project; })) return;
   if (c.heads() > 1 && c.mask.empty() && c.radius.size() == 1 && with([](auto& d) {
         for (Matrices* m : {&d.q, &d.k, &d.v}) m->x.resize(size_t(m->rows * m->width)), m->heads = 1;
         d.group = 1;
@@ -461,7 +504,9 @@ std::string python(const AttentionCase& c, const char* engine) {
   if (c.group > 1) more += ", enable_gqa=True";
   // A radius that 1 - lam cannot express is as good as 0.
   const bool hard = 1 - c.radius[0] == 1;
-  const std::string control = c.rule == Rule::given && hard ? "mapping='hardmax'"
+  const std::string control = c.weigh == Weigh::root ? "mapping='entmax'"
+                              : c.weigh == Weigh::shares ? text("mapping='sparsegen_softmax', temperature=", digits(c.temperature), ", lam=", digits(1 - c.radius[0]))
+                              : c.rule == Rule::given && hard ? "mapping='hardmax'"
                               : c.rule == Rule::given ? text("mapping='sparsegen_lin', lam=", digits(1 - c.radius[0]))
                               : c.rule == Rule::cone ? text("mapping='sparsecone', q=", digits(c.radius[0]))
                                                      : text("mapping='sparsehourglass', q=", digits(c.radius[0]));
@@ -476,6 +521,7 @@ void run_attention(const Plan& plan, Report& report) {
   static const Family<AttentionCase> family{
       "attention", make,
       [](const AttentionCase& c) -> std::string {
+        if (c.weigh != Weigh::project) return c.weigh == Weigh::shares ? "attention shares" : "attention root";
         return c.rule == Rule::given ? "attention" : c.rule == Rule::cone ? "attention cone" : "attention hourglass";
       },
       [](const AttentionCase& c) { return c.storage; }, [](const AttentionCase& c) { return c.rows(); }, check, simplify, python};

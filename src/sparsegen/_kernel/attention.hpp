@@ -1,4 +1,4 @@
-// Attention whose weights are projections:  out = project(scale Q K^T + bias, r) V.
+// Attention whose weights are projections:  out = project(scale Q K^T + bias, r) V, or shares of exponentials, or entmax.
 //
 // A block of queries is scored against all keys, each row of scores is projected while it is still in the caches, and only
 // its support goes on: to the sum over values, and (as CSR) to the backward pass, which never looks at another entry. The
@@ -126,7 +126,12 @@ class AttentionBlocks {
       finite = double(ranges_[i]) * double(largest_) * double(job_.width) < double(kBig);
       if (finite) close_row(x, K, maxima);
     }
-    choose(x, K, r, finite ? maxima : nullptr, scratch_, chosen_);
+    if (!finite) maxima = nullptr;
+    switch (job_.weigh) {
+      case Weigh::project: choose(x, K, r, maxima, scratch_, chosen_); break;
+      case Weigh::shares: choose_shares(x, K, r, job_.temperature, scratch_, chosen_); break;
+      case Weigh::root: choose_root(x, K, maxima, scratch_, chosen_); break;
+    }
     for (int64_t j = 0; span.low && j < chosen_.n; ++j) chosen_.at[j] += int32_t(span.low);
     if (job_.mask_at && chosen_.n && std::isnan(chosen_.p[0])) {  // NaN throughout, also where nothing was scored
       chosen_.n = 0;

@@ -4,7 +4,9 @@
 #include <memory>
 
 #include "attention_scores.hpp"
+#include "entmax.hpp"
 #include "rows.hpp"
+#include "transform.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
 
@@ -20,6 +22,22 @@ inline double chance(uint64_t seed, uint64_t row, uint64_t key) {
   return double(h >> 11) * 0x1p-53;
 }
 
+inline constexpr int32_t kLane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+
+// Appends the places `from` + lane of the lanes whose bit is set. Writes up to W entries.
+template <class T>
+inline void pack_places(int32_t* out, int64_t from, unsigned bits) {
+  if constexpr (sizeof(T) == 4) {
+    Mask<float> lanes;
+    std::memcpy(&lanes, kLane, sizeof lanes);
+    const Mask<float> places = lanes + int32_t(from);
+    float* to = reinterpret_cast<float*>(out);
+    pack<float>(to, (Vec<float>)places, bits);
+  } else {
+    for (; bits; bits &= bits - 1) *out++ = int32_t(from) + __builtin_ctz(bits);
+  }
+}
+
 // The support of a row: where and how much.
 template <class T>
 struct Chosen {
@@ -28,21 +46,19 @@ struct Chosen {
   int64_t n = 0;
   explicit Chosen(int64_t K) : at(new int32_t[K]), p(new T[K]), weight(new T[K]) {}
   void add(int64_t i, T value) { at[n] = int32_t(i), p[n++] = value; }
+  // The lanes of `v` whose bit is set, which stand from `from` on.
+  void append(int64_t from, Vec<T> v, unsigned bits) {
+    if (!bits) return;
+    pack_places<T>(at.get() + n, from, bits);
+    n += pack(p.get() + n, v, bits);
+  }
 };
 
 template <class T>
 inline void choose_step(const T* x, int64_t from, Vec<T> tau, Vec<T> rest, Vec<T> error, Vec<T> scale, Chosen<T>& out) {
   for (int j = 0; j < kStep<T>; j += kWidth<T>) {
     const Vec<T> d = (load(x + j) - tau) - rest;
-    unsigned bits = lane_bits<T>(d > error);
-    if (!bits) continue;
-    const Vec<T> p = d * scale;
-    T lanes[kWidth<T>];
-    store(lanes, p);
-    for (; bits; bits &= bits - 1) {
-      const int lane = __builtin_ctz(bits);
-      out.add(from + j + lane, lanes[lane]);
-    }
+    out.append(from + j, d * scale, lane_bits<T>(d > error));
   }
 }
 
@@ -72,22 +88,6 @@ inline bool choose_direct(const T* x, int64_t K, double r, const Scratch<T>& s, 
   if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
   choose_row(row, s.maxima, cut, r, out);
   return true;
-}
-
-inline constexpr int32_t kLane[16] = {0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
-
-// Appends the places `from` + lane of the lanes whose bit is set. Writes up to W entries.
-template <class T>
-inline void pack_places(int32_t* out, int64_t from, unsigned bits) {
-  if constexpr (sizeof(T) == 4) {
-    Mask<float> lanes;
-    std::memcpy(&lanes, kLane, sizeof lanes);
-    const Mask<float> places = lanes + int32_t(from);
-    float* to = reinterpret_cast<float*>(out);
-    pack<float>(to, (Vec<float>)places, bits);
-  } else {
-    for (; bits; bits &= bits - 1) *out++ = int32_t(from) + __builtin_ctz(bits);
-  }
 }
 
 // The entries of a row above `low`, from the panels that have any, to `out`; false once they are more than a quarter.
@@ -186,6 +186,19 @@ inline bool choose_quick(T* x, int64_t K, double r, T* maxima, Chosen<T>& out) {
   return true;
 }
 
+// The support of K probabilities; NaN counts.
+template <class T>
+inline void choose_nonzero(const T* p, int64_t K, Chosen<T>& out) {
+  out.n = 0;
+  int64_t i = 0;
+  for (; i + kWidth<T> <= K; i += kWidth<T>) {
+    const Vec<T> v = load(p + i);
+    out.append(i, v, lane_bits<T>(v != Vec<T>{}));
+  }
+  for (; i < K; ++i)
+    if (p[i] != 0) out.add(i, p[i]);
+}
+
 // The support of scores `x`, which may be overwritten; `maxima` are null unless all scores are finite. A row that is not a
 // number has all its entries, each NaN.
 template <class T>
@@ -196,8 +209,40 @@ inline void choose(T* x, int64_t K, double r, T* maxima, const Scratch<T>& s, Ch
   if (choose_direct(x, K, r, s, out)) return;
   double threshold;
   project_any(x, K, r, x, s, threshold);
-  for (int64_t i = 0; i < K; ++i)
-    if (x[i] != 0) out.add(i, x[i]);
+  choose_nonzero(x, K, out);
+}
+
+// The same of shares of the sum of e^(x / temperature), `keep` of which is the radius.
+template <class T>
+inline void choose_shares(T* x, int64_t K, double keep, double temperature, const Scratch<T>& s, Chosen<T>& out) {
+  const Prepared made = make_shares(Transform::exp, x, x, K, keep, temperature);
+  if (made.way == Way::project) return choose(x, K, made.radius, static_cast<T*>(nullptr), s, out);
+  const Vec<T> scale = splat(T(1 / made.radius));
+  out.n = 0;
+  for (int64_t i = 0; i < K; i += kWidth<T>) {  // the last vector is filled up with zeros
+    const Vec<T> p = load(x + i) * scale;
+    out.append(i, p, lane_bits<T>(p != Vec<T>{}));
+  }
+}
+
+// The same of entmax with alpha = 1.5, whose support lies within 2 of the largest score.
+template <class T>
+inline void choose_root(T* x, int64_t K, T* maxima, const Scratch<T>& s, Chosen<T>& out) {
+  constexpr int W = kWidth<T>, P = kPanel<T>;
+  const int64_t panels = (K + P - 1) / P;
+  Vec<T> top = splat(-kInf<T>);
+  for (int64_t i = 0; maxima && i < panels; ++i) top = vmax(load(maxima + i * W), top);
+  out.n = 0;
+  const T low = add_down(lanes_max(top), -kRoot);
+  if (!maxima || !(std::fabs(low) < kInf<T>) || !pick_panels(x, panels, maxima, low, out)) {
+    root_row(x, K, x, s);
+    return choose_nonzero(x, K, out);
+  }
+  root_row(out.p.get(), out.n, out.p.get(), s);
+  int64_t n = 0;
+  for (int64_t j = 0; j < out.n; ++j)
+    if (out.p[j] != 0) out.at[n] = out.at[j], out.p[n++] = out.p[j];
+  out.n = n;
 }
 
 // The keys of a row that a mask leaves open lie in [low, high); low is the start of a panel.

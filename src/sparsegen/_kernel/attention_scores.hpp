@@ -4,6 +4,7 @@
 #include <memory>
 
 #include "attention_rows.hpp"
+#include "functions.hpp"
 
 // Dot products of pairs of bfloat16, where the compiler can be asked for them function by function.
 #if defined(__AVX512BW__) && (defined(__clang__) || __GNUC__ >= 10)
@@ -21,9 +22,6 @@ inline constexpr bool kPairs = false;
 inline constexpr int kTileRows = 6;  // 6 x 2 vectors of sums, 2 of keys and one of a query fill 15 of 16 registers
 template <class T>
 inline constexpr int kPanel = 2 * kWidth<T>;  // keys scored together
-
-template <class T>
-using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
 
 template <class S>
 inline const S* row_of(const Heads& m, int64_t head, int64_t i) {

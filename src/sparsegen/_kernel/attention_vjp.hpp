@@ -23,6 +23,19 @@ inline double slopes_of_row(const T* p, int64_t n, double r, T* slope) {
   return along;
 }
 
+// The same of entmax with alpha = 1.5: entries count by the root of their weight, and there is no radius.
+template <class T>
+inline void root_slopes_of_row(const T* p, int64_t n, T* slope) {
+  if (std::isnan(p[0])) return void(std::fill_n(slope, n, p[0]));
+  double sum = 0, total = 0;
+  for (int64_t j = 0; j < n; ++j) {
+    const double root = std::sqrt(std::fabs(double(p[j])));
+    sum += root * double(slope[j]), total += root;
+  }
+  const T mean = T(sum / total);
+  for (int64_t j = 0; j < n; ++j) slope[j] = std::sqrt(std::fabs(p[j])) * (slope[j] - mean);
+}
+
 template <class S>
 inline void vjp_row(const AttentionVjpJob& job, int64_t row) {
   using T = Wide<S>;
@@ -36,7 +49,10 @@ inline void vjp_row(const AttentionVjpJob& job, int64_t row) {
     const T found = dot(grad, v + at[j] * job.v.row, job.value_width) + (more ? more[from + j] : T(0));
     slope[j] = p[j] < 0 ? 0 * found : found * T(job.keep);
   }
-  const double r = job.radius_of(row), along = n ? slopes_of_row(p, n, r, slope) : 0;
+  const double r = job.radius_of(row);
+  double along = 0;
+  if (n && job.weigh == Weigh::root) root_slopes_of_row(p, n, slope);
+  else if (n) along = slopes_of_row(p, n, r, slope);
   if (job.radius_grad) job.radius_grad[row] = r == 0 ? 0 * along : -along / r;
   for (int64_t j = 0; j < n; ++j) slope[j] *= T(job.scale);
   combine(row_of<S>(job.k, head, 0), job.k.row, job.width, at, slope, n, static_cast<T*>(job.q_grad) + row * job.width);

@@ -119,12 +119,17 @@ struct Heads {
   int64_t row;
 };
 
+// What becomes of a row of scores: projected onto a radius; a share of e^(x / temperature) projected, the radius that share of
+// their sum; or entmax with alpha = 1.5. Shares have no way back here: their gradient is dense.
+enum class Weigh : int { project = 0, shares = 1, root = 2 };
+
 // What both directions of attention share. `group` query heads in turn share one head of keys and values.
 struct AttentionShape {
   Storage storage;  // of q, k, v and the output; halves are computed, and all else is given, in float32
   int64_t heads, group, queries, keys, width, value_width;
   Heads q, k, v;
   double scale;
+  Weigh weigh;
   const double* radius;  // one a row, or one for all; rows are numbered head * queries + query
   bool radius_per_row;
   int threads;
@@ -153,6 +158,7 @@ struct AttentionJob : AttentionShape {
   const int64_t* mask_at;  // of mask or bias: where each head starts, and the steps from query to query and key to key
   int64_t mask_row, mask_key;
   double dropout;
+  double temperature;  // of shares
   uint64_t seed;
   int64_t block;
   void* out;                                  // null: only the support is asked for

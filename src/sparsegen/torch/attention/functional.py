@@ -30,8 +30,8 @@ class _Choice(NamedTuple):
 
     weigh: Callable[[Tensor, Tensor | None], Tensor]
     map: Map | None = None  # None: not for the kernel
-    control: Tensor | float = 1.0  # the radius, or the q of a map that makes its radius of the mean
-    temperature: float | None = None  # of a softmax that torch's own attention can do
+    control: Tensor | float = 1.0  # the radius, a share of a sum, or the q of a map that makes its radius of the mean
+    temperature: float = 1.0  # of exponentials
 
 
 def _by_name(name: str, given: dict[str, Any], scores: Tensor) -> _Choice:
@@ -42,12 +42,17 @@ def _by_name(name: str, given: dict[str, Any], scores: Tensor) -> _Choice:
     def weigh(z: Tensor, mask: Tensor | None) -> Tensor:
         return _apply.apply(name, z, dict(checked), -1, mask, False)
 
-    if not m.linear:
-        temperature = checked.get("temperature")
-        return _Choice(weigh, temperature=temperature if name == "softmax" and type(temperature) is float else None)
-    if m.radius.number:
+    temperature = checked.get("temperature", 1.0)
+    if m.power:
+        alpha = checked["alpha"]
+        return _Choice(weigh, m if type(alpha) is float and alpha == 1.5 else None)
+    if m.radius.of == "mean":
         return _Choice(weigh, m, checked.get("q", m.fixed.get("q", 0.0)))
-    return _Choice(weigh, m, m.radius.value(torch, **checked))
+    if m.radius.of == "sum":
+        share = m.radius.value(torch, checked.get("lam", m.fixed.get("lam", 0.0)))
+        fused_m = m if fused.weigh_of(m) is not None and type(temperature) is float else None
+        return _Choice(weigh, fused_m, share, temperature if type(temperature) is float else 1.0)
+    return _Choice(weigh, m if m.linear else None, m.radius.value(torch, **checked))
 
 
 def _by_module(module: Mapping, given: dict[str, Any], scores: Tensor) -> _Choice:
@@ -55,10 +60,12 @@ def _by_module(module: Mapping, given: dict[str, Any], scores: Tensor) -> _Choic
     if module.dim != -1:
         checks.fail(ValueError, "the dim of mapping", "-1, the keys", module.dim)
     m = module.row
-    if m is None or not m.linear:
+    shares = m is not None and module.control_name == "lam" and type(module.temperature) is float
+    if m is None or m.power or fused.weigh_of(m) != (1 if shares and m.radius.of == "sum" else 0):
         return _Choice(module)
-    control = "radius" if m.radius.of == "control" else "q"
-    return _Choice(module, m, _inputs.check_control(control, module.kernel_control(), scores, -1))
+    control = "q" if m.radius.of == "mean" else "radius"
+    temperature = module.temperature if shares else 1.0
+    return _Choice(module, m, _inputs.check_control(control, module.kernel_control(), scores, -1), temperature)
 
 
 def _choose(mapping: Any, controls: dict[str, Any], scores: Tensor) -> _Choice:
@@ -101,7 +108,8 @@ def sparse_attention(
     """Attention with sparse weights: torch's scaled_dot_product_attention with one of the maps for softmax.
 
     On CPUs the maps of linear scores (sparsemax, sparsegen_lin, sparsecone, sparsehourglass, sum_normalization_plus,
-    hardmax) are one fused kernel: it takes memory for the support of the weights only, and so does its backward pass.
+    hardmax) and entmax with alpha = 1.5 are one fused kernel: it takes memory for the support of the weights only, and so
+    does its backward pass. So is sparsegen_softmax where no gradient is wanted.
 
     Parameters
     ----------
@@ -153,17 +161,19 @@ def sparse_attention(
     choice = _choose(mapping, {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha}, like)
     mask, bias = inputs.check_mask(attn_mask, is_causal, like)
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
-    if choice.map is not None and not _learns(bias):
-        call = fused.Call(choice.map, mask, bias, bool(is_causal), factor, float(dropout_p), group)
+    if _torch_can(choice, query, key, value, attn_mask, return_weights):
+        by = factor / choice.temperature
+        given = (fused.wide(query), plain.repeat(fused.wide(key), group), plain.repeat(fused.wide(value), group))
+        return F.scaled_dot_product_attention(*given, None, dropout_p, is_causal, scale=by).to(query.dtype)
+    if choice.map is not None and _has_way_back(choice, query, key, value, bias):
+        how = (bool(is_causal), factor, float(dropout_p), group, choice.temperature)
+        call = fused.Call(choice.map, mask, bias, *how)
         if _route.all_plain(query, key, value, choice.control, mask, bias) and _filled(query, key, value):
             return fused.run(query, key, value, choice.control, call, return_weights)
         if not return_weights and _route.recorded(query):
             return registered.run(query, key, value, choice.control, call)
     dtype = query.dtype
     query, key, value = fused.wide(query), plain.repeat(fused.wide(key), group), plain.repeat(fused.wide(value), group)
-    if choice.temperature is not None and not return_weights and _torch_can(query, key, value, attn_mask):
-        by = factor / choice.temperature
-        return F.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal, scale=by).to(dtype)
     out, weights = plain.attend(query, key, value, choice.weigh, mask, bias, is_causal, factor, dropout_p)
     if not return_weights:
         return out.to(dtype)
@@ -171,14 +181,20 @@ def sparse_attention(
     return out.to(dtype), from_dense(weights) if return_weights == "csr" else weights
 
 
-def _torch_can(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+def _learns(*tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+
+
+def _torch_can(choice: _Choice, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, return_weights: Any) -> bool:
     """Torch's own softmax attention has no gradient of its gradient, and its own mind about rows without keys."""
-    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
-    return mask is None and not learns and _filled(q, k)
+    soft = choice.map is not None and choice.map.name == "softmax" and mask is None and not return_weights
+    return soft and not _learns(q, k, v) and _filled(q, k)
 
 
-def _learns(bias: Tensor | None) -> bool:
-    return bias is not None and bias.requires_grad and torch.is_grad_enabled()
+def _has_way_back(choice: _Choice, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
+    """Does the kernel have every gradient that is wanted? Not of masks, and not of shares, which is dense."""
+    dense = choice.map is not None and choice.map.radius.of == "sum"
+    return not _learns(bias) and not (dense and _learns(q, k, v, choice.control))
 
 
 def _filled(*tensors: Tensor) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 import sparsegen._core as _core
 from sparsegen._table.maps import Map
 from sparsegen._table.radius import of_mean, slopes_of_mean
-from sparsegen.torch import _plain, _route
+from sparsegen.torch import _autograd, _plain, _route
 from sparsegen.torch._cpu import STORAGE, address, address_or_none, settled
 from sparsegen.torch.attention.plain import allowed, repeat, scores
 from sparsegen.torch.attention.weights import SparseWeights
@@ -27,7 +27,21 @@ class Call(NamedTuple):
     scale: float
     dropout: float
     group: int  # query heads that share a head of keys and values
+    temperature: float = 1.0  # of shares of exponentials
     seed: int = 0  # of dropout: the same seed takes the same weights, whatever else is asked
+
+
+def weigh_of(m: Map) -> int | None:
+    """The kernel's name for what a map makes of a row of scores: a projection, shares, entmax; None if it has none."""
+    if m.power:
+        return 2
+    if m.radius.of == "sum":
+        return 1 if m.transform == "exp" else None
+    return 0 if m.linear else None
+
+
+def _of_mean(call: Call) -> bool:
+    return call.map.radius.of == "mean"
 
 
 def _rows(t: Tensor, steps: tuple[int, ...] = (1,)) -> Tensor:
@@ -82,12 +96,13 @@ def forward(
     q, k, v, mask = _rows(q), _rows(k), _rows(v), _spread_mask(call, (*lead, k.shape[-2]))
     radius, radii = _per_row(control, lead)
     out = q.new_empty((*lead, v.shape[-1]) if sum_values else 0)
-    means = tuple(torch.empty(lead, dtype=torch.float64) for _ in range(3)) if keep and call.map.radius.number else ()
+    means = tuple(torch.empty(lead, dtype=torch.float64) for _ in range(3)) if keep and _of_mean(call) else ()
     found_radius, mean, count = (t.data_ptr() for t in means) if means else (0, 0, 0)
     sizes = torch.empty(math.prod(lead), dtype=torch.int64) if keep else None
     found = _core.attention(
-        STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
-        _walk(v), radius, address_or_none(radii), call.causal, call.map.radius.number, call.bias is not None,
+        STORAGE[q.dtype], torch.get_num_threads(), weigh_of(call.map), call.temperature, call.scale,
+        _sizes(q, k, v, call.group), _walk(q), _walk(k), _walk(v), radius, address_or_none(radii), call.causal,
+        call.map.radius.number if _of_mean(call) else 0, call.bias is not None,
         [] if mask is None else _walk(mask), 0 if mask is None else mask.stride(-1), call.dropout, call.seed,
         out.data_ptr() if sum_values else 0, found_radius, mean, count, address_or_none(sizes),
     )  # fmt: skip
@@ -128,7 +143,7 @@ class _Attention(torch.autograd.Function):
         if out_grad is None and value_grad is None:
             return None, None, None, None, None
         q, k, v, indptr, indices, values, *rest = ctx.saved_tensors
-        means = tuple(rest[:3]) if ctx.call.map.radius.number else ()
+        means = tuple(rest[:3]) if _of_mean(ctx.call) else ()
         control = rest[-1] if ctx.control is None else ctx.control
         found = _Found(values.new_empty(0), indptr, indices, values, means)
         grads = [g for g in (out_grad, value_grad) if g is not None]
@@ -150,18 +165,18 @@ def backward(
     out_grad = settled(wide(out_grad).contiguous())
     more = settled(value_grad.contiguous()) if value_grad is not None else None
     q, k, v = _rows(q), _rows(k), _rows(v)
-    radius, radii = (0.0, found.means[0]) if call.map.radius.number else _per_row(control, lead)
+    radius, radii = (0.0, found.means[0]) if _of_mean(call) else _per_row(control, lead)
     # Halves are summed in float32 and rounded once.
     q_grad, k_grad, v_grad = like.new_empty(q.shape), like.new_zeros(k.shape), like.new_zeros(v.shape)
-    along = torch.empty(lead, dtype=torch.float64) if want_control or call.map.radius.number else None
+    along = torch.empty(lead, dtype=torch.float64) if want_control or _of_mean(call) else None
     slopes = torch.empty_like(found.values)
     _core.attention_vjp(
-        STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
-        _walk(v), radius, address_or_none(radii), _kept_scale(call.dropout), address(found.indptr),
+        STORAGE[q.dtype], torch.get_num_threads(), weigh_of(call.map), call.scale, _sizes(q, k, v, call.group),
+        _walk(q), _walk(k), _walk(v), radius, address_or_none(radii), _kept_scale(call.dropout), address(found.indptr),
         address(found.indices), address(found.values), address(out_grad), address_or_none(more), slopes.data_ptr(),
         q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), address_or_none(along),
     )  # fmt: skip
-    if along is not None and call.map.radius.number:
+    if along is not None and _of_mean(call):
         along = _through_mean(call, wide(q), wide(k), control, found.means, along, q_grad, k_grad)
     control_grad = None
     if want_control:
@@ -229,8 +244,10 @@ def composed(q: Tensor, k: Tensor, control: Tensor | float, call: Call, signed: 
     keep = torch.full_like(signed, _kept_scale(call.dropout)).masked_fill(signed < 0, 0.0)
     mask = allowed(call.causal, call.mask, q, k.shape[-2])
     z = scores(wide(q), repeat(wide(k), call.group), call.bias, call.scale)
+    if call.map.power:
+        return _autograd.entmax(z, 1.5, -1, mask) * keep
     radius = torch.as_tensor(control, dtype=torch.float64)
-    if call.map.radius.number:
+    if _of_mean(call):
         radius = of_mean(torch, call.map.radius, *_plain.row_means(z, -1, mask), control)
     return _plain.with_derivatives(z, radius, -1, signed.abs()) * keep
 
