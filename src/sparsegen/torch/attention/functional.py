@@ -20,6 +20,7 @@ from sparsegen._table import checks
 from sparsegen._table.controls import controls_of, mapping_name
 from sparsegen._table.maps import MAPS, Map
 from sparsegen.torch import _apply, _inputs, _plain, _route, modules
+from sparsegen.torch._cpu import STORAGE
 from sparsegen.torch._mapping import Mapping
 from sparsegen.torch.attention import fused, inputs, plain, registered
 from sparsegen.torch.attention.weights import SparseWeights, from_dense
@@ -151,6 +152,10 @@ def sparse_attention(
     >>> sgt.sparse_attention(torch.tensor([[2.0]]), keys, torch.eye(3), mapping="sparsegen_lin", lam=0.75)
     tensor([[1., 0., 0.]])
     """
+    if attn_mask is None and dropout_p == 0 and not return_weights and q is None and temperature is None and alpha is None:
+        found = _quick(query, key, value, is_causal, mapping, scale, enable_gqa, lam)
+        if found is not None:
+            return found
     query, key, value, group = inputs.check_tensors(query, key, value, enable_gqa)
     if return_weights not in (False, True, "csr"):
         checks.fail(ValueError, "return_weights", "False, True or 'csr'", repr(return_weights))
@@ -179,6 +184,32 @@ def sparse_attention(
         return out.to(dtype)
     weights = weights.to(dtype)
     return out.to(dtype), from_dense(weights) if return_weights == "csr" else weights
+
+
+def _quick(
+    q: Any, k: Any, v: Any, causal: bool, mapping: Any, scale: float | None, gqa: bool, lam: Any
+) -> Tensor | None:
+    """The answer to a usual call, in which nothing needs a second look; None for all others, also for wrong ones.
+
+    To decode is to call with one query at a time: most of such a call would be checks.
+    """
+    m = MAPS.get(mapping) if type(mapping) is str else None
+    if m is None or not m.linear or m.radius.of != "control" or type(q) is not Tensor or not _route.eager(q, 1.0, None):
+        return None
+    if lam is not None and not (type(lam) is float and lam < 1 and m.controls):
+        return None
+    if type(k) is not Tensor or type(v) is not Tensor or _learns(q, k, v) or not (k.is_cpu and v.is_cpu):
+        return None
+    a, b, c = q.shape, k.shape, v.shape
+    group = a[-3] // b[-3] if gqa and len(a) > 2 and len(b) == len(a) and b[-3] and a[-3] % b[-3] == 0 else 1
+    fits = b[:-1] == c[:-1] and a[-1] == b[-1] and (a[:-2] == b[:-2] if group == 1 else a[:-3] == b[:-3])
+    if not fits or len(a) < 2 or 0 in a or 0 in b or 0 in c:
+        return None
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in STORAGE or torch.is_autocast_enabled("cpu"):
+        return None
+    radius = m.radius.fixed if m.radius.fixed is not None else 1 - (lam or 0.0)
+    factor = 1 / math.sqrt(a[-1]) if scale is None else float(scale)
+    return fused.forward(q, k, v, radius, fused.Call(m, None, None, bool(causal), factor, 0.0, group), keep=False).out
 
 
 def _learns(*tensors: Any) -> bool:
