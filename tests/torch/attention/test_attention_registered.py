@@ -135,7 +135,7 @@ def arguments(control, masked, dropout):
     mask = torch.tensor([[True, True, False], [True, True, True], [False, True, True]]) if masked else None
     seed = torch.tensor(5) if dropout else None
     given = torch.tensor(control, dtype=torch.float64, requires_grad=True)
-    return (q, k, v, given, mask, seed), ("sparsegen_lin", False, 0.7, dropout, 1)
+    return (q, k, v, given, mask, seed), ("sparsegen_lin", False, 0.7, 1.0, dropout, 1)
 
 
 CASES = [(0.7, False, 0.0), ([[0.7], [2.0]], True, 0.3)]
