@@ -1,4 +1,4 @@
-"""Make a trained language model sparse: train a small one of characters with softmax, switch it, calibrate it, fine-tune it.
+"""Make a trained language model sparse: a small one of characters, trained with softmax, switched and fine-tuned.
 
     python examples/sparse_language_model.py [--steps 400] [--figure loss.svg] [--out results.json]
 
@@ -33,6 +33,7 @@ def text() -> tuple[torch.Tensor, torch.Tensor, int]:
 
 
 def batch(numbers: torch.Tensor, generator: torch.Generator) -> dict[str, torch.Tensor]:
+    """Pieces of the text, which are their own labels: the model shifts them."""
     starts = torch.randint(len(numbers) - CONTEXT, (BATCH,), generator=generator)
     ids = torch.stack([numbers[s : s + CONTEXT] for s in starts.tolist()])
     return {"input_ids": ids, "labels": ids}

@@ -46,8 +46,8 @@ def sample(*shape, seed=0):
 
 @pytest.mark.parametrize(
     ("name", "controls"),
-    [("sparsemax", {}), ("sparsegen_lin", {"lam": 0.3}), ("sparsehourglass", {"q": 0.5}), ("sparsegen_exp", {"lam": 0.2}),
-     ("sparsegen_softmax", {"lam": 0.1})],
+    [("sparsemax", {}), ("sparsegen_lin", {"lam": 0.3}), ("sparsehourglass", {"q": 0.5}),
+     ("sparsegen_exp", {"lam": 0.2}), ("sparsegen_softmax", {"lam": 0.1})],
 )  # fmt: skip
 def test_maps(name, controls):
     module, z = Apply(name, **controls), sample(4, 10)

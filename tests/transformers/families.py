@@ -65,7 +65,21 @@ DEAF = {
 }
 # fmt: on
 DECODERS = ("llama", "mistral", "gemma2", "gemma3", "gpt_oss", "gpt2", "opt", "deepseek_v3")
-_LOUD = ("q_proj", "k_proj", "query", "key", "qkv", "c_attn", ".q.", ".k.", "Wqkv", "q_lin", "k_lin", "q_b_proj", "kv_b")
+_LOUD = (
+    "q_proj",
+    "k_proj",
+    "query",
+    "key",
+    "qkv",
+    "c_attn",
+    ".q.",
+    ".k.",
+    "Wqkv",
+    "q_lin",
+    "k_lin",
+    "q_b_proj",
+    "kv_b",
+)
 
 
 def made(name):

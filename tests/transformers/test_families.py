@@ -1,4 +1,4 @@
-"""Every family of models against its own eager code: with softmax, and with a dense sparsemax put in softmax's place."""
+"""Every family of models against its own eager code: with softmax, and with a dense sparsemax in its place."""
 
 import pytest
 import torch
@@ -6,11 +6,12 @@ from torch import nn
 
 pytest.importorskip("transformers")
 
-from families import DEAF, DECODERS, MODELS, inputs, logits, made  # noqa: E402
+from families import DEAF, DECODERS, MODELS, inputs, logits, made
+from sparsegen.transformers import attention_modules, sparsify, unsparsify
 
-from sparsegen.transformers import attention_modules, sparsify, unsparsify  # noqa: E402
-
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning:torch")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning:torch"
+)
 
 
 def dense_sparsemax(z, dim=-1, dtype=None, **_):

@@ -5,12 +5,13 @@ import torch
 
 transformers = pytest.importorskip("transformers")
 
-from families import inputs, logits, made  # noqa: E402
-
 import sparsegen.torch as sgt  # noqa: E402
+from families import inputs, logits, made  # noqa: E402
 from sparsegen.transformers import SparseControls, calibrate, sparsify, unsparsify  # noqa: E402
 
-pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning:torch")
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::DeprecationWarning", "ignore::FutureWarning", "ignore::UserWarning:torch"
+)
 
 
 def carriers(model):
@@ -129,7 +130,9 @@ def test_calibration_does_what_it_says(aim):
         weights = model(**given, output_attentions=True).attentions[0]
     if "mean_support" in aim:
         assert all(abs(row["support"] - 3) < 0.25 for row in found)
-        torch.testing.assert_close((weights > 0).double().sum(-1).mean((0, 2)).tolist(), [r["support"] for r in found[:4]])
+        torch.testing.assert_close(
+            (weights > 0).double().sum(-1).mean((0, 2)).tolist(), [r["support"] for r in found[:4]]
+        )
     if "distance" in aim:
         apart = (weights - dense).abs().sum(-1).mean((0, 2)) / 2
         assert (apart <= 0.1 + 1e-6).all()
@@ -143,10 +146,22 @@ ERRORS = [
     (lambda m: sparsify(torch.nn.Linear(1, 1)), "model must be a PreTrainedModel of transformers, got Linear"),
     (lambda m: sparsify(m, "sharpmax"), "mapping must be one of"),
     (lambda m: sparsify(m, "sparsegen_lin", lam=1.5), "lam must be a number below 1, got 1.5"),
-    (lambda m: sparsify(m, "sparsegen_lin", lam=[0.1, 0.2]), "lam must be one number, or one for each of the 4 heads, got 2"),
-    (lambda m: sparsify(m, "sparsemax", only="nothing"), "model must be one whose attention can be switched by its config"),
-    (lambda m: calibrate(m, [{}], mean_support=2), "model must be sparse by maps that have a lam, got no sparse module"),
-    (lambda m: calibrate(m, [{}]), "the aim must be one of mean_support, distance and max_loss_increase, got 0 of them"),
+    (
+        lambda m: sparsify(m, "sparsegen_lin", lam=[0.1, 0.2]),
+        "lam must be one number, or one for each of the 4 heads, got 2",
+    ),
+    (
+        lambda m: sparsify(m, "sparsemax", only="nothing"),
+        "model must be one whose attention can be switched by its config",
+    ),
+    (
+        lambda m: calibrate(m, [{}], mean_support=2),
+        "model must be sparse by maps that have a lam, got no sparse module",
+    ),
+    (
+        lambda m: calibrate(m, [{}]),
+        "the aim must be one of mean_support, distance and max_loss_increase, got 0 of them",
+    ),
 ]
 
 

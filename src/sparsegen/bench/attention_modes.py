@@ -1,8 +1,9 @@
-"""Attention as models use it, beside torch's: decoding from a cache, bfloat16, compiled, masked, with the dial of softmax."""
+"""Attention as models use it, beside torch's: decoding, bfloat16, compiled, masked, with the dial of softmax."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import torch
@@ -16,7 +17,15 @@ HEADS, WIDTH = 8, 64
 CACHES, LENGTHS = [256, 1024, 4096, 16384], [512, 1024, 2048, 4096]
 TYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 # What each mode is held to, as a ratio to torch's time.
-TARGETS = {"decoding": 1.0, "halves": 1.0, "compiled": 0.7, "compiled step": 0.5, "masked": 0.7, "dial": 1.0, "small": 1.5}
+TARGETS = {
+    "decoding": 1.0,
+    "halves": 1.0,
+    "compiled": 0.7,
+    "compiled step": 0.5,
+    "masked": 0.7,
+    "dial": 1.0,
+    "small": 1.5,
+}
 
 Inputs = tuple[Tensor, Tensor, Tensor]
 
@@ -56,7 +65,9 @@ def decoding(settings: Settings, threads: int, tell: Tell) -> list[dict[str, Any
                 inputs = sample(batch, 1, keys, kind)
                 for mapping, how in (("sparsemax", {}), ("sparsegen_softmax", DIAL)):
                     found = _pair(inputs, threads, settings.time(0.5), how, {})
-                    rows.append({"mapping": mapping, "type": kind, "batch": batch, "keys": keys, "threads": threads, **found})
+                    rows.append(
+                        {"mapping": mapping, "type": kind, "batch": batch, "keys": keys, "threads": threads, **found}
+                    )
     return rows
 
 
@@ -100,9 +111,9 @@ def compiled(settings: Settings, threads: int, tell: Tell) -> list[dict[str, Any
         graphs = {name: torch.compile(form, fullgraph=True) for name, form in FORMS.items()}
         row: dict[str, Any] = {"length": length, "threads": threads}
         with torch_threads(threads):
-            steps = interleaved({n: lambda g=g: _step(g, inputs) for n, g in graphs.items()}, settings.time(1.0), least=3)
+            steps = interleaved({n: partial(_step, g, inputs) for n, g in graphs.items()}, settings.time(1.0), least=3)
             with torch.no_grad():
-                calls = interleaved({n: lambda g=g: g(*inputs) for n, g in graphs.items()}, settings.time(1.0), least=3)
+                calls = interleaved({n: partial(g, *inputs) for n, g in graphs.items()}, settings.time(1.0), least=3)
         row["ratio"] = {"forward": ratio(calls, "sparsegen", "sdpa"), "step": ratio(steps, "sparsegen", "sdpa")}
         rows.append(row)
     return rows

@@ -285,7 +285,9 @@ class DensityScheduler:
 
     def _watch(self, model: nn.Module) -> None:
         # Attention that can be watched and keeps a map: of this package, or hung on a model of another.
-        heads: list[Any] = [m for m in model.modules() if isinstance(m, Probed) and _has_lam(getattr(m, "mapping", None))]
+        heads: list[Any] = [
+            m for m in model.modules() if isinstance(m, Probed) and _has_lam(getattr(m, "mapping", None))
+        ]
         inside = {id(m.mapping) for m in heads}
         alone = [m for m in model.modules() if isinstance(m, Sparsegen) and id(m) not in inside]
         dials: list[nn.Module] = [*alone, *(m.mapping if isinstance(m.mapping, Sparsegen) else m for m in heads)]

@@ -67,7 +67,9 @@ def calibrate(
     wished = {"mean_support": mean_support, "distance": distance, "max_loss_increase": max_loss_increase}
     given = {name: control_number(name, value, _LIMITS) for name, value in wished.items() if value is not None}
     if len(given) != 1:
-        checks.fail(ValueError, "the aim", "one of mean_support, distance and max_loss_increase", f"{len(given)} of them")
+        checks.fail(
+            ValueError, "the aim", "one of mean_support, distance and max_loss_increase", f"{len(given)} of them"
+        )
     ((aim, target),) = given.items()
     found, each = _dials(model), list(batches)
     if not each:
@@ -84,7 +86,9 @@ def _dials(model: nn.Module) -> dict[str, SparseControls]:
     found = carriers(model)
     if not found or any("lam" not in MAPS[c.name].controls for c in found.values()):
         kinds = sorted({c.name for c in found.values()})
-        checks.fail(ValueError, "model", "sparse by maps that have a lam", f"maps {kinds}" if kinds else "no sparse module")
+        checks.fail(
+            ValueError, "model", "sparse by maps that have a lam", f"maps {kinds}" if kinds else "no sparse module"
+        )
     return found
 
 
@@ -115,7 +119,9 @@ def _by_head(
     model: nn.Module, found: dict[str, SparseControls], batches: Batches, measure: Measure, target: float, passes: int
 ) -> None:
     """Bisect for every head at once; what earlier layers do to later ones is part of each measurement."""
-    low, high = ({n: torch.full((c.heads,), _bracket(c)[i], dtype=torch.float64) for n, c in found.items()} for i in (0, 1))
+    low, high = (
+        {n: torch.full((c.heads,), _bracket(c)[i], dtype=torch.float64) for n, c in found.items()} for i in (0, 1)
+    )
     for _ in range(passes):
         middle = {name: (low[name] + high[name]) / 2 for name in found}
         for name, carrier in found.items():
@@ -127,9 +133,7 @@ def _by_head(
         _set(carrier, high[name] if measure is _nearness else (low[name] + high[name]) / 2)
 
 
-def _support(
-    model: nn.Module, found: dict[str, SparseControls], batches: Batches, target: float
-) -> dict[str, Tensor]:
+def _support(model: nn.Module, found: dict[str, SparseControls], batches: Batches, target: float) -> dict[str, Tensor]:
     """How many keys too many the heads use."""
     columns: dict[str, list[float]] = {name: [] for name in found}
     for row in _probed(model, batches):
@@ -153,7 +157,8 @@ class _Distance:
 
     def __call__(self, *call: Any) -> None:
         p, s = (run(c, *call, 0.0, True)[1] for c in (self.carrier, self.soft))
-        assert p is not None and s is not None  # asked for
+        assert p is not None  # asked for
+        assert s is not None
         some = open_keys(call[3], call[4], p)
         rows = torch.ones_like(p[..., 0]) if some is None else some.any(-1).to(p.dtype)
         apart = (p.float() - s.float()).abs().sum(-1) / 2 * rows
@@ -161,9 +166,7 @@ class _Distance:
         self.rows += rows[:, 0].sum().double().cpu()
 
 
-def _nearness(
-    model: nn.Module, found: dict[str, SparseControls], batches: Batches, target: float
-) -> dict[str, Tensor]:
+def _nearness(model: nn.Module, found: dict[str, SparseControls], batches: Batches, target: float) -> dict[str, Tensor]:
     """How much nearer to softmax than asked the heads are."""
     watching = {name: _Distance(carrier) for name, carrier in found.items()}
     for name, carrier in found.items():
@@ -200,9 +203,7 @@ def _softmax(found: dict[str, SparseControls]) -> Iterator[None]:
             carrier.name, carrier.bias, carrier.controls = before[name]
 
 
-def _by_loss(
-    model: nn.Module, found: dict[str, SparseControls], batches: Batches, target: float, passes: int
-) -> None:
+def _by_loss(model: nn.Module, found: dict[str, SparseControls], batches: Batches, target: float, passes: int) -> None:
     if any(MAPS[c.name].radius.of != "sum" for c in found.values()):
         kinds = sorted({c.name for c in found.values()})
         checks.fail(ValueError, "max_loss_increase", "None for maps that do not begin at softmax", f"maps {kinds}")

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from sparsegen._table import checks
 from sparsegen.torch import make_map, sparse_attention
 from sparsegen.torch.attention import plain
 from sparsegen.transformers.controls import CHILD, SparseControls
@@ -50,9 +51,7 @@ def attend(
     """
     carrier = module._modules.get(CHILD)
     if not isinstance(carrier, SparseControls):
-        raise ValueError(
-            f"sparsegen: {type(module).__name__} must be a module that sparsify() has switched, got one without its map."
-        )
+        checks.fail(ValueError, type(module).__name__, "a module that sparsify() has switched", "one without its map")
     dtype = value.dtype
     if not query.dtype == key.dtype == dtype:  # rotary embeddings under autocast: queries and keys are wide
         wide = torch.promote_types(torch.promote_types(query.dtype, key.dtype), dtype)
@@ -128,7 +127,9 @@ def run(
     """Output, and the weights if they are to be seen."""
     group = q.shape[1] // k.shape[1]
     if softcap is not None:
-        return _capped(carrier, q, plain.repeat(k, group), plain.repeat(v, group), mask, causal, scale, softcap, dropout)
+        return _capped(
+            carrier, q, plain.repeat(k, group), plain.repeat(v, group), mask, causal, scale, softcap, dropout
+        )
     found = sparse_attention(
         q, k, v, mask, dropout, causal, mapping=carrier.mapping, scale=scale, enable_gqa=group > 1,
         return_weights=seen, **carrier.arguments(q),

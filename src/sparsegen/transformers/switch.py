@@ -6,7 +6,7 @@ import inspect
 import warnings
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
-from functools import lru_cache, wraps
+from functools import cache, wraps
 from typing import Any
 
 from torch import nn
@@ -56,7 +56,7 @@ def _then(method: Any, before: Any = None, after: Any = None) -> Any:
     return both
 
 
-@lru_cache(maxsize=None)
+@cache
 def _dispatches(kind: type) -> bool:
     """Does a module call the attention that its config names? Only its source says so."""
     try:
@@ -165,7 +165,9 @@ def _made(name: str, module: nn.Module, mapping: str, learnable: bool, controls:
     def of_module(given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        fits = (value for pattern, value in given.items() if fnmatchcase(name, pattern) or fnmatchcase(name + ".", pattern))
+        fits = (
+            value for pattern, value in given.items() if fnmatchcase(name, pattern) or fnmatchcase(name + ".", pattern)
+        )
         return next(fits, None)
 
     return SparseControls(_heads(module), mapping, learnable, **{k: of_module(v) for k, v in controls.items()})

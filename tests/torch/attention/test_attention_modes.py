@@ -2,11 +2,11 @@
 
 import pytest
 import torch
+from test_attention_kernel import close, defined, inputs, sample
 
 import sparsegen._core as _core
 import sparsegen.torch as sgt
 from sparsegen.torch.attention import plain
-from test_attention_kernel import close, defined, inputs, sample
 
 MAPS = {"sparsemax": {}, "sparsehourglass": {"q": 0.5}, "entmax": {"alpha": 1.5}, "sparsegen_softmax": {"lam": 0.1}}
 
@@ -27,7 +27,13 @@ def test_few_queries_are_those_of_the_definition(mapping, name):
     before = _core.engine()
     _core.use_engine(name)
     try:
-        for heads, queries, keys, width in ((6, 1, 1, 5), (6, 1, 100, 64), (2, 4, 33, 7), (6, 2, 300, 16), (2, 5, 40, 8)):
+        for heads, queries, keys, width in (
+            (6, 1, 1, 5),
+            (6, 1, 100, 64),
+            (2, 4, 33, 7),
+            (6, 2, 300, 16),
+            (2, 5, 40, 8),
+        ):
             q = sample(2, heads, queries, width, seed=1)
             k, v = (sample(2, 2, keys, width, seed=seed) for seed in (2, 3))
             mask = sample(2, 1, 1, keys, seed=4) > -1
@@ -47,7 +53,9 @@ def test_halves_are_computed_in_float32_and_rounded_once(mapping, dtype, queries
         out = sgt.sparse_attention(q, k, v, mapping=mapping, **MAPS[mapping])
         exact = defined(q.double(), k.double(), v.double(), mapping, {}, **MAPS[mapping])[0]
         assert out.dtype == dtype
-        step = torch.finfo(dtype).eps * exact.abs().clamp(min=torch.finfo(dtype).tiny)  # the distance to the next number
+        step = torch.finfo(dtype).eps * exact.abs().clamp(
+            min=torch.finfo(dtype).tiny
+        )  # the distance to the next number
         assert ((out.double() - exact).abs() <= 0.51 * step + 1e-5).all()
 
 

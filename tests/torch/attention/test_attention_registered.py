@@ -4,11 +4,11 @@ import warnings
 
 import pytest
 import torch
+from test_attention_kernel import MAPS, close, inputs, options
 from torch.utils.checkpoint import checkpoint
 
 import sparsegen.torch as sgt
 from sparsegen.torch.attention import plain, registered
-from test_attention_kernel import MAPS, close, inputs, options
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::DeprecationWarning:torch.*"),

@@ -2,8 +2,8 @@
 
 Two ways, one answer. CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights only
 their support, as CSR, and never holds a queries x keys matrix; tracers see it as a registered operator. Everything else
-(other maps and devices, torch.func, a mask that is learnt, gradients of gradients, weights asked of a tracer) is composed
-from torch's operations and the maps of this package.
+(other maps and devices, torch.func, a mask that is learnt, gradients of gradients, weights asked of a tracer) is
+composed from torch's operations and the maps of this package.
 """
 
 from __future__ import annotations
@@ -152,7 +152,14 @@ def sparse_attention(
     >>> sgt.sparse_attention(torch.tensor([[2.0]]), keys, torch.eye(3), mapping="sparsegen_lin", lam=0.75)
     tensor([[1., 0., 0.]])
     """
-    if attn_mask is None and dropout_p == 0 and not return_weights and q is None and temperature is None and alpha is None:
+    if (
+        attn_mask is None
+        and dropout_p == 0
+        and not return_weights
+        and q is None
+        and temperature is None
+        and alpha is None
+    ):
         found = _quick(query, key, value, is_causal, mapping, scale, enable_gqa, lam)
         if found is not None:
             return found

@@ -39,6 +39,7 @@ def attention_op(
     q: Tensor, k: Tensor, v: Tensor, control: Tensor, mask: Tensor | None, seed: Tensor | None, mapping: str,
     causal: bool, scale: float, temperature: float, dropout: float, group: int,
 ) -> Tensor:  # fmt: skip
+    """The output."""
     if _empty(q, k, v):
         return q.new_zeros((*q.shape[:-1], v.shape[-1]))
     call = _call(mapping, mask, causal, scale, temperature, dropout, seed, group)
@@ -58,6 +59,7 @@ def attention_vjp_op(
     q: Tensor, k: Tensor, v: Tensor, control: Tensor, mask: Tensor | None, seed: Tensor | None, grad: Tensor,
     mapping: str, causal: bool, scale: float, temperature: float, dropout: float, group: int,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:  # fmt: skip
+    """The gradients of q, k, v and the control."""
     if _empty(q, k, v):
         return torch.zeros_like(q), torch.zeros_like(k), torch.zeros_like(v), torch.zeros_like(control)
     call, number = _call(mapping, mask, causal, scale, temperature, dropout, seed, group), _control(control)
@@ -124,7 +126,9 @@ def _vjp_backward(ctx: Any, *upstream: Tensor) -> tuple[Any, ...]:
     call = _call(ctx.mapping, mask, ctx.causal, ctx.scale, ctx.temperature, ctx.dropout, None, ctx.group)
     with torch.enable_grad():
         given = [t.detach().requires_grad_() for t in (q, k, v, control, grad)]
-        out = fused.composed(given[0], given[1], given[3], call, signed) @ plain.repeat(fused.wide(given[2]), call.group)
+        out = fused.composed(given[0], given[1], given[3], call, signed) @ plain.repeat(
+            fused.wide(given[2]), call.group
+        )
         first = torch.autograd.grad(out, given[:4], given[4].to(out.dtype), create_graph=True, allow_unused=True)
         used = [(g, u.to(g.dtype)) for g, u in zip(first, upstream) if g is not None and g.requires_grad]
         second = torch.autograd.grad([g for g, _ in used], given, [u for _, u in used], allow_unused=True)
