@@ -109,8 +109,8 @@ def sparse_attention(
     """Attention with sparse weights: torch's scaled_dot_product_attention with one of the maps for softmax.
 
     On CPUs the maps of linear scores (sparsemax, sparsegen_lin, sparsecone, sparsehourglass, sum_normalization_plus,
-    hardmax) and entmax with alpha = 1.5 are one fused kernel: it takes memory for the support of the weights only, and so
-    does its backward pass. So is sparsegen_softmax where no gradient is wanted.
+    hardmax) and entmax with alpha = 1.5 are one fused kernel: it takes memory for the support of the weights only, and
+    so does its backward pass. So is sparsegen_softmax where no gradient is wanted.
 
     Parameters
     ----------
