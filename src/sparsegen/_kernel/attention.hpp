@@ -33,7 +33,7 @@ class AttentionBlocks {
       const int64_t query = (first + i) % job_.queries;
       const int64_t reach = job_.causal ? std::min(query + 1, job_.keys) : job_.keys;
       spans_[i] = open_span<T>(job_, (first + i) / job_.queries, query, reach);
-      all = {std::min(all.low, spans_[i].low), std::max(all.high, spans_[i].high)};
+      if (spans_[i].low < spans_[i].high) all = {std::min(all.low, spans_[i].low), std::max(all.high, spans_[i].high)};
     }
     if (job_.few()) score_few(head, first, n);
     else if (all.low < all.high) score(head, first, n, all);

@@ -5,6 +5,7 @@
 
 #include "attention_rows.hpp"
 #include "functions.hpp"
+#include "tiles.hpp"
 
 // Dot products of pairs of bfloat16, where the compiler can be asked for them function by function.
 #if defined(__AVX512BW__) && (defined(__clang__) || __GNUC__ >= 10)
@@ -184,29 +185,6 @@ inline ScoreTile<T> tile_of(int rows, [[maybe_unused]] bool pairs) {
   return tiles[rows - 1];
 }
 
-// W sums of lanes, one for each of W vectors.
-template <class T>
-inline Vec<T> sums_of(const Vec<T>* v) {
-#if defined(__AVX512BW__)
-  if constexpr (sizeof(T) == 4) {
-    const auto pair = [](__m512 a, __m512 b) { return _mm512_add_ps(_mm512_unpacklo_ps(a, b), _mm512_unpackhi_ps(a, b)); };
-    const auto four = [&](const Vec<T>* x) {
-      const __m512d a = (__m512d)pair((__m512)x[0], (__m512)x[1]), b = (__m512d)pair((__m512)x[2], (__m512)x[3]);
-      return _mm512_add_ps((__m512)_mm512_unpacklo_pd(a, b), (__m512)_mm512_unpackhi_pd(a, b));
-    };
-    const auto across = [](__m512 a, __m512 b) {
-      return _mm512_add_ps(_mm512_shuffle_f32x4(a, b, 0x88), _mm512_shuffle_f32x4(a, b, 0xDD));
-    };
-    return (Vec<T>)across(across(four(v), four(v + 4)), across(four(v + 8), four(v + 12)));
-  }
-#elif defined(__AVX2__) && !defined(__AVX512F__)
-  return fold_rows<T, Sum>(v);
-#endif
-  Vec<T> found{};
-  for (int i = 0; i < kWidth<T>; ++i) found[i] = lanes_sum(v[i]);
-  return found;
-}
-
 // Scores of one query, scaled and widened, and n keys as they lie. `s` has room for whole vectors.
 template <class S, class T>
 inline void score_keys(const T* q, const S* k, int64_t stride, int64_t E, int64_t n, T* s) {
@@ -229,7 +207,7 @@ inline void score_keys(const T* q, const S* k, int64_t stride, int64_t E, int64_
 #pragma GCC unroll 4
       for (int m = 0; m < M; ++m) sum[i + m] = left ? fma(last, read_part(row[m] + whole, left), a[m]) : a[m];
     }
-    store(s + j, sums_of<T>(sum));
+    store(s + j, fold_rows<T, Sum>(sum));
   }
 }
 

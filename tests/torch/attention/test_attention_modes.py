@@ -105,8 +105,9 @@ def test_the_dial_of_softmax_by_the_kernel(lam, kind):
         how = {"mapping": "sparsegen_softmax", "lam": given, "temperature": temperature}
         out, weights = sgt.sparse_attention(q, k, v, return_weights=True, **how, **kind)
         exact = defined(q.double(), k.double(), v.double(), mask=kind, **how)
-        close(out, exact[0].float())
-        close(weights, exact[1].float())
+        tol = 1e-5 if lam < 0.9 else 1e-4  # errors of scores count 1/(1 - lam) times
+        close(out, exact[0].float(), tol)
+        close(weights, exact[1].float(), tol)
     soft = sgt.sparse_attention(q, k, v, mapping="sparsegen_softmax", lam=0.0, **kind)
     close(soft, torch.nn.functional.scaled_dot_product_attention(q, k, v, **kind), 1e-6)
 

@@ -144,4 +144,5 @@ def run(q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: fused.Ca
         control = torch.full((), control, dtype=torch.float64, device=q.device)
     seed = fused.draw_seed(q) if call.dropout else None
     mask = call.mask if call.mask is not None else call.bias
-    return attention_op(q, k, v, control, mask, seed, call.map.name, call.causal, call.scale, call.dropout, call.group)
+    how = (call.map.name, call.causal, call.scale, call.temperature, call.dropout, call.group)
+    return attention_op(q, k, v, control, mask, seed, *how)
