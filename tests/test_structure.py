@@ -12,14 +12,14 @@ import sparsegen as sg
 from sparsegen._table.maps import MAPS
 
 ROOT = Path(__file__).parents[1] / "src" / "sparsegen"
-HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "entmax", "pandas")
+HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "entmax", "pandas", "transformers")
 
 # From the ground up; a module may import what stands on its own step or below.
 STEPS = [
     {"_table", "_core"},
     {"numpy", "properties", "__init__"},
     {"torch"},
-    {"sklearn", "_solver", "_label_sets"},
+    {"sklearn", "_solver", "_label_sets", "transformers"},
     {"experiments"},
     {"explore", "bench"},
     {"report"},
@@ -31,6 +31,7 @@ BASE = STEPS[0] | STEPS[1]
 FOLDERS = {
     "torch.attention": set(),
     "torch.distributed": set(),
+    "transformers": {"torch.attention"},
     "explore": set(),
     "experiments": set(),
     "experiments.multilabel": {"experiments"},

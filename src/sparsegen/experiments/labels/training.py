@@ -77,10 +77,11 @@ def predict(model: LabelModel, X: sp.csr_array, config: LabelConfig) -> sp.csr_a
     """
     row = LOSSES[config.loss]
     found = []
+    controls: dict[str, Any] = dict(config.controls)
     with torch.no_grad():
         for start in range(0, X.shape[0], config.batch_size):
             z = model(X[start : start + config.batch_size])
-            found.append(sgd.label_sets(z, mapping=row.mapping, **config.controls))
+            found.append(sgd.label_sets(z, mapping=row.mapping, **controls))
     return sp.csr_array(sp.vstack(found)) if found else sp.csr_array((0, model.out.out_features))
 
 

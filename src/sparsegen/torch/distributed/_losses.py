@@ -195,7 +195,11 @@ def _hinge(loss: Loss, given: _Rows) -> Tensor:
     """F at the radius of the map, over that radius where the loss is scaled."""
     rule, mean = loss.map.radius, loss.map.radius.of == "mean"
     scores, radius = _label_scores(given, mean)
-    radius = of_mean(torch, rule, *radius, given.control) if mean else rule.value(torch, given.control)
+    if mean:
+        mean_of, n = radius
+        radius = of_mean(torch, rule, mean_of, n, given.control)
+    else:
+        radius = rule.value(torch, given.control)
     r = given.per_row(radius)
     value = _Hinge.apply(given.z, r, scores, given)
     return value / r if loss.scaled else value
