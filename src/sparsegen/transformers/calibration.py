@@ -156,7 +156,7 @@ class _Distance:
         self.total, self.rows = torch.zeros(carrier.heads, dtype=torch.float64), torch.zeros((), dtype=torch.float64)
 
     def __call__(self, *call: Any) -> None:
-        p, s = (run(c, *call, dropout=0.0, seen=True)[1] for c in (self.carrier, self.soft))
+        p, s = (run(c, *call, 0.0, True)[1] for c in (self.carrier, self.soft))  # type: ignore[call-arg]
         assert p is not None  # asked for
         assert s is not None
         some = open_keys(call[3], call[4], p)

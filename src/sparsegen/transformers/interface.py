@@ -65,9 +65,9 @@ def attend(
     call = (query, key, value, mask, causal, scale, softcap)
     if carrier.watch is not None:
         carrier.watch(*call)
-    out, weights = run(carrier, *call, dropout=dropout, seen=seen)
+    out, weights = run(carrier, *call, dropout, seen)
     if carrier._probes and weights is not None:
-        shown = weights if not dropout else run(carrier, *(_detached(t) for t in call), dropout=0.0, seen=True)[1]
+        shown = weights if not dropout else run(carrier, *map(_detached, call), 0.0, True)[1]  # type: ignore[call-arg]
         carrier._observe(shown, open_keys(mask, causal, weights))  # type: ignore[arg-type]
     if weights is not None and s_aux is not None:
         weights = weights[..., :-1]
