@@ -12,14 +12,14 @@ import sparsegen as sg
 from sparsegen._table.maps import MAPS
 
 ROOT = Path(__file__).parents[1] / "src" / "sparsegen"
-HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "entmax", "pandas")
+HEAVY = ("torch", "scipy", "sklearn", "matplotlib", "typer", "rich", "entmax", "pandas", "transformers")
 
 # From the ground up; a module may import what stands on its own step or below.
 STEPS = [
     {"_table", "_core"},
     {"numpy", "properties", "__init__"},
     {"torch"},
-    {"sklearn", "_solver", "_label_sets"},
+    {"sklearn", "_solver", "_label_sets", "transformers"},
     {"experiments"},
     {"explore", "bench"},
     {"report"},
@@ -30,6 +30,7 @@ BASE = STEPS[0] | STEPS[1]
 # The upper folders, and which of each other they may import: sideways edges are held like upward ones.
 FOLDERS = {
     "torch.attention": set(),
+    "transformers": {"torch.attention"},
     "explore": set(),
     "experiments": set(),
     "experiments.multilabel": {"experiments"},

@@ -48,12 +48,13 @@ class Found:
     def move_to(self, index: int, value: int) -> None: ...
 
 def attention(
-    storage: int, threads: int, scale: float, sizes: list[int], q: list[int], k: list[int], v: list[int],
+    storage: int, threads: int, weigh: int, temperature: float, scale: float, sizes: list[int], q: list[int],
+    k: list[int], v: list[int],
     radius: float, radii: int, causal: bool, rule: int, additive: bool, mask: list[int], mask_key: int,
     dropout: float, seed: int, out: int, radius_out: int, mean_out: int, count_out: int, support_sizes: int,
 ) -> Found: ...  # fmt: skip
 def attention_vjp(
-    storage: int, threads: int, scale: float, sizes: list[int], q: list[int], k: list[int], v: list[int],
+    storage: int, threads: int, weigh: int, scale: float, sizes: list[int], q: list[int], k: list[int], v: list[int],
     radius: float, radii: int, keep: float, indptr: int, index: int, value: int, out_grad: int, value_grad: int,
     slopes: int, q_grad: int, k_grad: int, v_grad: int, radius_grad: int,
 ) -> None: ...  # fmt: skip

@@ -42,6 +42,17 @@ static bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
+
+// Dot products of bfloat16, beside all of the above; not a name that older compilers know.
+static bool has_pairs() {
+  static const bool has = [] {
+    unsigned a, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 5 & 1;
+  }();
+  return has;
+}
+#else
+static bool has_pairs() { return false; }
 #endif
 
 static std::vector<const Engine*> engines() {
@@ -236,10 +247,10 @@ struct Attention {
   std::vector<int64_t> q_at, k_at, v_at;
   double radius;
 
-  void fill(AttentionShape& job, int storage, int threads, double scale, const std::vector<int64_t>& sizes, const Walk& q,
+  void fill(AttentionShape& job, int storage, int threads, int weigh, double scale, const std::vector<int64_t>& sizes, const Walk& q,
             const Walk& k, const Walk& v, double one_radius, uintptr_t radii) {
     q_at = offsets(q), k_at = offsets(k), v_at = offsets(v), radius = one_radius;
-    job.storage = Storage(storage), job.threads = threads, job.scale = scale;
+    job.storage = Storage(storage), job.threads = threads, job.scale = scale, job.weigh = Weigh(weigh);
     job.heads = int64_t(q_at.size()), job.group = sizes[0], job.queries = sizes[1], job.keys = sizes[2];
     job.width = sizes[3], job.value_width = sizes[4];
     job.q = {at<void>(uintptr_t(q[0])), q_at.data(), q[1]};
@@ -287,18 +298,22 @@ static int64_t block_of(int64_t queries, int64_t keys, Storage storage) {
 
 // Whole heads where there are enough of them: their keys are then packed once.
 static int64_t blocks_a_turn(const AttentionJob& job) {
-  if (job.heads >= 4 * job.threads) return job.blocks();
-  return std::max<int64_t>(1, job.heads * job.blocks() / (4 * job.threads));
+  if (job.heads >= 4 * job.threads && !job.few()) return job.blocks_a_head();
+  return std::max<int64_t>(1, job.blocks() / (4 * job.threads));
 }
 
-static Found attention(int storage, int threads, double scale, std::vector<int64_t> sizes, Walk q, Walk k, Walk v,
+// Multiplications below which a second thread costs more than it saves.
+static constexpr int64_t kSmallWork = 64 * kChunkEntries / 4;
+
+static Found attention(int storage, int threads, int weigh, double temperature, double scale, std::vector<int64_t> sizes, Walk q, Walk k, Walk v,
                        double radius, uintptr_t radii, bool causal, int rule, bool additive, Walk mask,
                        int64_t mask_key, double dropout, uint64_t seed, uintptr_t out, uintptr_t radius_out,
                        uintptr_t mean_out, uintptr_t count_out, uintptr_t support_sizes) {
   AttentionJob job{};
   Attention shared;
-  shared.fill(job, storage, threads, scale, sizes, q, k, v, radius, radii);
-  job.causal = causal, job.rule = Rule(rule), job.dropout = dropout, job.seed = seed;
+  shared.fill(job, storage, threads, weigh, scale, sizes, q, k, v, radius, radii);
+  job.causal = causal, job.rule = Rule(rule), job.dropout = dropout, job.seed = seed, job.pairs = has_pairs();
+  job.temperature = temperature;
   const std::vector<int64_t> mask_at = offsets(mask);
   if (!mask.empty()) {
     if (additive) job.bias = at<void>(uintptr_t(mask[0]));
@@ -308,22 +323,22 @@ static Found attention(int storage, int threads, double scale, std::vector<int64
   job.block = block_of(job.queries, job.keys, job.storage);
   job.out = at<void>(out), job.sizes = at<int64_t>(support_sizes);
   job.radius_out = at<double>(radius_out), job.mean_out = at<double>(mean_out), job.count_out = at<double>(count_out);
-  Found found{job.storage, std::vector<Piece>(support_sizes ? job.heads * job.blocks() : 0)};
+  Found found{job.storage, std::vector<Piece>(support_sizes ? job.blocks() : 0)};
   job.pieces = support_sizes ? found.pieces.data() : nullptr;
   nb::gil_scoped_release released;
-  const bool small = job.heads * job.queries * job.keys < kChunkEntries;
-  parallel(job.heads * job.blocks(), blocks_a_turn(job), small ? 1 : threads,
+  const bool small = job.heads * job.queries * job.keys * job.width < kSmallWork;
+  parallel(job.blocks(), blocks_a_turn(job), small ? 1 : threads,
            [&](int64_t begin, int64_t end) { engine->attention(job, begin, end); });
   return found;
 }
 
-static void attention_vjp(int storage, int threads, double scale, std::vector<int64_t> sizes, Walk q, Walk k, Walk v,
+static void attention_vjp(int storage, int threads, int weigh, double scale, std::vector<int64_t> sizes, Walk q, Walk k, Walk v,
                           double radius, uintptr_t radii, double keep, uintptr_t indptr, uintptr_t index,
                           uintptr_t value, uintptr_t out_grad, uintptr_t value_grad, uintptr_t slopes,
                           uintptr_t q_grad, uintptr_t k_grad, uintptr_t v_grad, uintptr_t radius_grad) {
   AttentionVjpJob job{};
   Attention shared;
-  shared.fill(job, storage, threads, scale, sizes, q, k, v, radius, radii);
+  shared.fill(job, storage, threads, weigh, scale, sizes, q, k, v, radius, radii);
   job.keep = keep, job.indptr = at<int64_t>(indptr), job.index = at<int32_t>(index), job.value = at<void>(value);
   job.out_grad = at<void>(out_grad), job.value_grad = at<void>(value_grad), job.slopes = at<void>(slopes);
   job.q_grad = at<void>(q_grad), job.k_grad = at<void>(k_grad), job.v_grad = at<void>(v_grad);
