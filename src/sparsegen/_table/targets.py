@@ -25,6 +25,15 @@ class Target(NamedTuple):
         """Return the row of each label."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
+    def between(self, start: int, stop: int) -> Target:
+        """Return the rows from `start` to `stop`, without copying where that is all of them."""
+        if start == 0 and stop == len(self.indptr) - 1:
+            return self
+        at = slice(self.indptr[start], self.indptr[stop])
+        indptr = self.indptr[start : stop + 1] - self.indptr[start]
+        counted = None if self.counted is None else self.counted[start:stop]
+        return Target(indptr, self.indices[at], self.eta[at], counted)
+
     def dense(self, n_classes: int, dtype: Any) -> np.ndarray:
         """Return eta as a dense matrix."""
         eta = np.zeros((len(self.indptr) - 1, n_classes), dtype)
