@@ -266,7 +266,7 @@ def sharded_equality(found: Found) -> str:
 def sharded_far(found: Found) -> str:
     far = found["far"]
     return (
-        f"{far['ranks']} ranks, {far['labels']:,} labels, {far['rows']} rows and {far['hidden']} hidden features: a rank "
-        f"holds {far['mib']:.0f} MiB and sends {far['bytes']:,} bytes in a step, beside scores of "
+        f"{far['ranks']} ranks, {far['labels']:,} labels, {far['rows']} rows and {far['hidden']} hidden features: a "
+        f"rank holds {far['mib']:.0f} MiB and sends {far['bytes']:,} bytes in a step, beside scores of "
         f"{far['bytes_of_scores']:,} bytes"
     )
