@@ -305,3 +305,33 @@ def classifier_spread(found: Found) -> str:
     }
     lines = ([method, *(cells[name, method] for name in names)] for method in methods)
     return table(["method", *map(str.capitalize, names)], lines)
+
+
+@mark("sharded", name="calls")
+def sharded_calls(found: Found) -> str:
+    """Rounds and bytes of each call, and what the model on paper says."""
+    rows = (
+        [
+            f"`{line['name']}`", str(line["ranks"]), f"{line['rounds']} + {line['rounds_back']}",
+            f"{line['bytes']} + {line['bytes_back']}", str(line["on_paper"]), str(line["bytes_of_scores"]),
+            f"{line['off_by_eps']:.2f}",
+        ]
+        for line in found["calls"]
+    )  # fmt: skip
+    heads = ["call", "ranks", "rounds", "bytes sent", "on paper", "bytes of the scores", "off by eps"]
+    return table(heads, rows)
+
+
+@mark("sharded", name="equality")
+def sharded_equality(found: Found) -> str:
+    return f"{found['equality']['off_by']:.1e}"
+
+
+@mark("sharded", name="far")
+def sharded_far(found: Found) -> str:
+    far = found["far"]
+    return (
+        f"{far['ranks']} ranks, {far['labels']:,} labels, {far['rows']} rows and {far['hidden']} hidden features: a "
+        f"rank holds {far['mib']:.0f} MiB and sends {far['bytes']:,} bytes in a step, beside scores of "
+        f"{far['bytes_of_scores']:,} bytes"
+    )
