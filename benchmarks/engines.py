@@ -49,7 +49,8 @@ def cell(shape: tuple[int, int], density: str, dtype: torch.dtype, part: str, se
     *_, before, widest = _core.engines()
     return {
         "rows": shape[0], "K": shape[1], "density": density, "dtype": str(dtype).removeprefix("torch."), "part": part,
-        "times_us": found, "widest_to_next": found[widest] / found[before], "to_softmax": found[widest] / found[SOFTMAX],
+        "times_us": found, "widest_to_next": found[widest] / found[before],
+        "to_softmax": found[widest] / found[SOFTMAX],
     }  # fmt: skip
 
 
