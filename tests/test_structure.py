@@ -19,7 +19,7 @@ STEPS = [
     {"_table", "_core"},
     {"numpy", "properties", "__init__"},
     {"torch"},
-    {"sklearn", "_solver", "_label_sets", "transformers"},
+    {"sklearn", "transformers"},
     {"experiments"},
     {"explore", "bench"},
     {"report"},

@@ -8,28 +8,22 @@ from numbers import Integral, Real
 from typing import Any
 
 import numpy as np
-
-try:
-    import scipy.sparse as sp
-    from scipy.special import logsumexp
-    from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
-    from sklearn.exceptions import ConvergenceWarning
-    from sklearn.model_selection import train_test_split
-    from sklearn.utils import check_random_state
-    from sklearn.utils._param_validation import Interval, StrOptions
-    from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
-except ImportError as error:
-    raise ImportError(
-        "sparsegen.sklearn needs scikit-learn 1.6 or newer, which is not installed: pip install 'sparsegen[sklearn]'."
-    ) from error
+import scipy.sparse as sp
+from scipy.special import logsumexp
+from sklearn.base import BaseEstimator, ClassifierMixin, _fit_context
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.model_selection import train_test_split
+from sklearn.utils import check_random_state
+from sklearn.utils._param_validation import Interval, StrOptions
+from sklearn.utils.validation import _check_sample_weight, check_is_fitted, validate_data
 
 import sparsegen
-from sparsegen import _solver
-from sparsegen._label_sets import Labels, read_labels
 from sparsegen._table.checks import fail
 from sparsegen._table.losses import LOSSES as TABLE
 from sparsegen._table.maps import MAPS
 from sparsegen._table.targets import Target, read
+from sparsegen.sklearn import solver
+from sparsegen.sklearn.label_sets import Labels, read_labels
 
 # Its `alpha` is the strength of the regularization, as everywhere in scikit-learn.
 _TRAINED = [row for row in TABLE.values() if row.control != "alpha"]
@@ -238,7 +232,7 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
             if value != unset and name not in MAPS[self.mapping].controls:
                 fail(ValueError, name, f"left at {unset:g} for mapping {self.mapping!r}, which has no {name}", value)
 
-    def _problem(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> _solver.Problem:
+    def _problem(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> solver.Problem:
         """The rows that take part, as a problem for the solver."""
         kept = (weight > 0) & (np.diff(Y.indptr) > 0)
         if not kept.any():
@@ -248,7 +242,7 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
         loss = self._loss_name()
         target: Target = read(Y, Y.shape)
         options = (loss, self._control(loss), float(self.alpha), weight, bool(self.fit_intercept))
-        return _solver.Problem(X, target, Y.shape[1], *options)
+        return solver.Problem(X, target, Y.shape[1], *options)
 
     def _start(self, shape: tuple[int, int]) -> np.ndarray | None:
         """The last fit's weights, if they are wanted and fit."""
@@ -257,9 +251,9 @@ class SparseMultilabelClassifier(ClassifierMixin, BaseEstimator):
         W = self._W if self.fit_intercept else self._W[:-1]
         return W.copy() if W.shape == shape else None
 
-    def _solve(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> _solver.Solution:
+    def _solve(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> solver.Solution:
         problem = self._problem(*_merged(X, Y, weight))
-        return _solver.solve(problem, self._start(problem.shape), float(self.tol), int(self.max_iter))
+        return solver.solve(problem, self._start(problem.shape), float(self.tol), int(self.max_iter))
 
     def _tune(self, X: Any, Y: sp.csr_array, weight: np.ndarray) -> float:
         """The threshold that was given, or the softmax's with the best micro F1 on rows that are held out."""
