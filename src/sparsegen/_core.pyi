@@ -41,6 +41,18 @@ def hinge(
     radius: int, radius_per_row: bool, smoothing: float, value: int, slope: int, grad: int, threads: int,
 ) -> None: ...  # fmt: skip
 
+class Dual:
+    """The dual variables of a linear model with the huber loss; what it is given by address it borrows."""
+
+    def __init__(
+        self, sizes: list[int], x_indptr: int, x_index: int, x: int, share: int, square: int, y_indptr: int,
+        y_index: int, eta: int, constant: float, radius: float, W: int,
+    ) -> None: ...  # fmt: skip
+    def pass_over(self, order: int, alpha: float) -> float: ...
+    def values(self, value: int, gap: int, alpha: float, restart: bool, threads: int) -> None: ...
+    def weights(self, alpha: float) -> None: ...
+    def entries(self) -> float: ...
+
 class Found:
     """The support a forward pass of attention found."""
 

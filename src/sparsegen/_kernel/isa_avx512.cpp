@@ -1,6 +1,7 @@
 #if defined(__x86_64__) || defined(_M_X64)
 #define SPARSEGEN_ISA avx512
 #include "attention.hpp"
+#include "dual.hpp"
 #include "hinge.hpp"
 #include "map_vjp.hpp"
 #include "maps.hpp"
@@ -18,6 +19,7 @@ static void vjp(const VjpJob& job, int64_t begin, int64_t end) {
 }
 
 extern const Engine engine_avx512{"avx512", avx512::project, vjp, avx512::map, avx512::map_vjp, avx512::means, avx512::hinge,
+                          avx512::dual_pass, avx512::dual_values, avx512::dual_weights,
                           avx512::attention, avx512::attention_vjp_rows, avx512::attention_vjp_keys};
 }  // namespace sparsegen
 #endif

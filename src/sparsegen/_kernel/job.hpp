@@ -112,6 +112,31 @@ struct HingeJob : Job {
   void* grad;             // dF/dz, float64 for float64 scores and float32 for others; may be null
 };
 
+struct DualEntry {
+  int32_t at;
+  double value;
+};
+
+// A linear model with the huber loss in its dual: see dual.hpp. Features are CSR, or (x_indptr null) dense rows.
+struct DualJob {
+  int64_t K, features;  // without the intercept, the weight of a last feature that is `constant`; 0: there is none
+  double constant;
+  const int64_t* x_indptr;
+  const int32_t* x_index;
+  const double* x;
+  const double *share, *square;  // of each row: its weight, and the squared length of its features
+  const int64_t *y_indptr, *y_index;
+  const double* eta;
+  double alpha, radius;
+  double* W;  // a row for each feature beside CSR features, a row for each class beside dense ones
+  std::vector<DualEntry>* mu;
+  const int64_t* order;
+  double *value, *gap;  // of each row
+  bool restart;
+
+  int64_t width() const { return features + (constant != 0); }
+};
+
 // A matrix for each head: row i of head h starts at[h] + i * row entries into `data`; the entries of a row are contiguous.
 struct Heads {
   const void* data;
@@ -197,6 +222,9 @@ struct Engine {
   void (*map_vjp)(const MapVjpJob&, int64_t begin, int64_t end);
   void (*means)(const MeanJob&, int64_t begin, int64_t end);
   void (*hinge)(const HingeJob&, int64_t begin, int64_t end);
+  double (*dual_pass)(const DualJob&, int64_t rows);
+  void (*dual_values)(const DualJob&, int64_t begin, int64_t end);
+  void (*dual_weights)(const DualJob&, int64_t rows);
   void (*attention)(const AttentionJob&, int64_t begin, int64_t end);               // blocks
   void (*attention_vjp_rows)(const AttentionVjpJob&, int64_t begin, int64_t end);   // rows
   void (*attention_vjp_keys)(const AttentionVjpJob&, int64_t begin, int64_t end);   // ranges of keys

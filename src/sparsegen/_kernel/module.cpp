@@ -225,6 +225,64 @@ static void hinge(uintptr_t z, int storage, int64_t rows, int64_t K, uintptr_t m
   run(job, engine->hinge);
 }
 
+// The dual of a linear model with the huber loss: it keeps mu, and borrows all else from arrays that Python keeps alive.
+class Dual {
+ public:
+  Dual(std::vector<int64_t> sizes, uintptr_t x_indptr, uintptr_t x_index, uintptr_t x, uintptr_t share, uintptr_t square,
+       uintptr_t y_indptr, uintptr_t y_index, uintptr_t eta, double constant, double radius, uintptr_t W)
+      : mu_(size_t(sizes[0])), job_{} {
+    job_.K = sizes[1], job_.features = sizes[2], job_.constant = constant;
+    job_.x_indptr = at<int64_t>(x_indptr), job_.x_index = at<int32_t>(x_index), job_.x = at<double>(x);
+    job_.share = at<double>(share), job_.square = at<double>(square);
+    job_.y_indptr = at<int64_t>(y_indptr), job_.y_index = at<int64_t>(y_index), job_.eta = at<double>(eta);
+    job_.radius = radius, job_.W = at<double>(W), job_.mu = mu_.data();
+    for (int64_t i = 0; i < rows(); ++i)  // mu = eta belongs to W = 0
+      for (int64_t e = job_.y_indptr[i]; e < job_.y_indptr[i + 1]; ++e)
+        mu_[size_t(i)].push_back({int32_t(job_.y_index[e]), job_.eta[e]});
+  }
+
+  double pass(uintptr_t order, double alpha) {
+    DualJob job = with(alpha);
+    job.order = at<int64_t>(order);
+    nb::gil_scoped_release released;
+    const StandardArithmetic standard;
+    return engine->dual_pass(job, rows());
+  }
+
+  void values(uintptr_t value, uintptr_t gap, double alpha, bool restart, int threads) {
+    DualJob job = with(alpha);
+    job.value = at<double>(value), job.gap = at<double>(gap), job.restart = restart;
+    nb::gil_scoped_release released;
+    const int64_t turn = std::max({int64_t(1), kChunkEntries / job.K, rows() / (4 * threads)});
+    parallel(rows(), turn, rows() * job.K < kChunkEntries ? 1 : threads,
+             [&](int64_t begin, int64_t end) { engine->dual_values(job, begin, end); });
+  }
+
+  void weights(double alpha) {
+    const DualJob job = with(alpha);
+    nb::gil_scoped_release released;
+    const StandardArithmetic standard;
+    engine->dual_weights(job, rows());
+  }
+
+  double entries() const {  // of mu that are not 0
+    double n = 0;
+    for (const auto& row : mu_) n += double(row.size());
+    return n;
+  }
+
+ private:
+  int64_t rows() const { return int64_t(mu_.size()); }
+  DualJob with(double alpha) const {
+    DualJob job = job_;
+    job.alpha = alpha;
+    return job;
+  }
+
+  std::vector<std::vector<DualEntry>> mu_;
+  DualJob job_;
+};
+
 // A tensor (..., rows, entries) as Python describes it: its address, the step from row to row, and size and step of each axis
 // before them; and the offset of each of its matrices.
 using Walk = std::vector<int64_t>;
@@ -377,6 +435,13 @@ NB_MODULE(_core, m) {
   m.def("map_vjp", &map_vjp);
   m.def("row_means", &row_means);
   m.def("hinge", &hinge);
+  nb::class_<Dual>(m, "Dual")
+      .def(nb::init<std::vector<int64_t>, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
+                    uintptr_t, double, double, uintptr_t>())
+      .def("pass_over", &Dual::pass)
+      .def("values", &Dual::values)
+      .def("weights", &Dual::weights)
+      .def("entries", &Dual::entries);
   nb::class_<Found>(m, "Found").def("size", &Found::size).def("move_to", &Found::move_to);
   m.def("attention", &attention);
   m.def("attention_vjp", &attention_vjp);

@@ -31,6 +31,15 @@ class Target(NamedTuple):
         indptr = np.concatenate([[0], np.cumsum(here)])[self.indptr]
         return Target(indptr, self.indices[here] - first, self.eta[here], self.counted)
 
+    def between(self, start: int, stop: int) -> Target:
+        """Return the rows from `start` to `stop`, without copying where that is all of them."""
+        if start == 0 and stop == len(self.indptr) - 1:
+            return self
+        at = slice(self.indptr[start], self.indptr[stop])
+        indptr = self.indptr[start : stop + 1] - self.indptr[start]
+        counted = None if self.counted is None else self.counted[start:stop]
+        return Target(indptr, self.indices[at], self.eta[at], counted)
+
     def dense(self, n_classes: int, dtype: Any) -> np.ndarray:
         """Return eta as a dense matrix."""
         eta = np.zeros((len(self.indptr) - 1, n_classes), dtype)

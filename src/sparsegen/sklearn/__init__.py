@@ -7,6 +7,7 @@ except ImportError as error:
         "sparsegen.sklearn needs scikit-learn 1.6 or newer, which is not installed: pip install 'sparsegen[sklearn]'."
     ) from error
 
-from sparsegen.sklearn.estimator import ConstantFitWarning, SparseMultilabelClassifier, best_threshold
+from sparsegen.sklearn.dials import best_threshold
+from sparsegen.sklearn.estimator import ConstantFitWarning, SparseMultilabelClassifier
 
 __all__ = ["ConstantFitWarning", "SparseMultilabelClassifier", "best_threshold"]
