@@ -196,7 +196,7 @@ def _find(place: Path, file: str) -> Path | None:
 def _openml_table(facts: Facts, data_home: str | Path | None) -> tuple[Any, Any, tuple[str, ...], tuple[str, ...]]:
     """X, Y and the names of features and labels as OpenML has them."""
     try:
-        from sklearn import datasets
+        import sklearn.datasets as datasets
     except ImportError as error:
         raise missing("fetching", "scikit-learn", "experiments") from error
     try:

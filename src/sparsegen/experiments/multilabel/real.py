@@ -40,7 +40,7 @@ SMOOTH_ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 
 
 def _preparation(name: str, n_rows: int) -> Any:
-    from sklearn import preprocessing
+    import sklearn.preprocessing as preprocessing
     from sklearn.pipeline import make_pipeline
 
     if name == "quantile":
