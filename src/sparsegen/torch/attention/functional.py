@@ -207,6 +207,8 @@ def _quick(
         return None
     if type(k) is not Tensor or type(v) is not Tensor or _learns(q, k, v) or not (k.is_cpu and v.is_cpu):
         return None
+    if any(t.layout is not torch.strided or t.is_nested for t in (q, k, v)):
+        return None
     a, b, c = q.shape, k.shape, v.shape
     group = a[-3] // b[-3] if gqa and len(a) > 2 and len(b) == len(a) and b[-3] and a[-3] % b[-3] == 0 else 1
     fits = b[:-1] == c[:-1] and a[-1] == b[-1] and (a[:-2] == b[:-2] if group == 1 else a[:-3] == b[:-3])
