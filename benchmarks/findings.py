@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from marks import as_result, mark, span, table
@@ -240,3 +241,97 @@ def rouge2_share(found: Found) -> str:
 @mark("summarization", name="best")
 def best_map(found: Found) -> str:
     return winners(found, "test", "row", "rougeL")
+
+
+def by_set(found: Found, cell: Callable[[Found], str], head: Callable[[str], str] = str.capitalize) -> str:
+    """A table of methods by data sets."""
+    rows = found["rows"]
+    names, methods = (list(dict.fromkeys(row[key] for row in rows)) for key in ("name", "method"))
+    cells = {(row["name"], row["method"]): cell(row) for row in rows}
+    return table(["method", *map(head, names)], ([m, *(cells.get((n, m), "") for n in names)] for m in methods))
+
+
+@mark("classifiers")
+def micro(found: Found) -> str:
+    return by_set(found, lambda row: f"{row['micro']:.3f}")
+
+
+@mark("classifiers")
+def macro(found: Found) -> str:
+    return by_set(found, lambda row: f"{row['macro']:.3f}")
+
+
+@mark("classifiers")
+def sizes(found: Found) -> str:
+    true = found["summary"]["true_labels"]
+    return by_set(found, lambda row: f"{row['labels']:.1f}", lambda name: f"{name.capitalize()} ({true[name]:.1f})")
+
+
+@mark("classifiers")
+def seconds(found: Found) -> str:
+    return by_set(found, lambda row: f"{row['fit_seconds']:.2f}")
+
+
+@mark("classifiers", name="close")
+def close_to_tuned(found: Found) -> str:
+    return f"{found['config']['close']:g}"
+
+
+@mark("classifiers", name="verdicts")
+def classifier_verdicts(found: Found) -> str:
+    rows = (
+        [
+            row["name"].capitalize(), f"{row['default']:.3f}", f"{row['plain']:.3f}", "yes" if row["ahead"] else "no",
+            f"{row['tuned']:.3f} ({row['best']})", "yes" if row["close"] else "no", f"{row['times']:.1f}",
+        ]
+        for row in found["summary"]["verdicts"]
+    )  # fmt: skip
+    heads = ["set", "default", "logistic at 0.5", "at least that", "better tuned baseline", "close to it"]
+    return table([*heads, "seconds over one logistic fit"], rows)
+
+
+@mark("classifiers", name="spread")
+def classifier_spread(found: Found) -> str:
+    """The default beside each method over splits that were dealt anew, where that was done."""
+    rows = found["summary"].get("spread", [])
+    if not rows:
+        return "(not yet measured)"
+    names, methods = (list(dict.fromkeys(row[key] for row in rows)) for key in ("name", "method"))
+    cells = {
+        (row["name"], row["method"]): f"{row['micro']:.3f}"
+        if row["method"] == "default"
+        else f"{row['micro']:.3f} ({row['lead']['low']:+.3f} to {row['lead']['high']:+.3f})"
+        for row in rows
+    }
+    lines = ([method, *(cells[name, method] for name in names)] for method in methods)
+    return table(["method", *map(str.capitalize, names)], lines)
+
+
+@mark("sharded", name="calls")
+def sharded_calls(found: Found) -> str:
+    """Rounds and bytes of each call, and what the model on paper says."""
+    rows = (
+        [
+            f"`{line['name']}`", str(line["ranks"]), f"{line['rounds']} + {line['rounds_back']}",
+            f"{line['bytes']} + {line['bytes_back']}", str(line["on_paper"]), str(line["bytes_of_scores"]),
+            f"{line['off_by_eps']:.2f}",
+        ]
+        for line in found["calls"]
+    )  # fmt: skip
+    heads = ["call", "ranks", "rounds", "bytes sent", "on paper", "bytes of the scores", "off by eps"]
+    return table(heads, rows)
+
+
+@mark("sharded", name="equality")
+def sharded_equality(found: Found) -> str:
+    return f"{found['equality']['off_by']:.1e}"
+
+
+@mark("sharded", name="far")
+def sharded_far(found: Found) -> str:
+    far = found["far"]
+    return (
+        f"{far['ranks']} ranks, {far['labels']:,} labels, {far['rows']} rows and {far['hidden']} hidden features: a "
+        f"rank holds {far['mib']:.0f} MiB and sends {far['bytes']:,} bytes in a step, beside scores of "
+        f"{far['bytes_of_scores']:,} bytes"
+    )

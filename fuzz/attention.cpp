@@ -6,6 +6,10 @@
 #include "families.hpp"
 #include "scores.hpp"
 
+#if defined(__x86_64__)
+#include <cpuid.h>
+#endif
+
 namespace fuzz {
 namespace {
 
@@ -15,6 +19,7 @@ using sparsegen::AttentionVjpJob;
 using sparsegen::Heads;
 using sparsegen::Piece;
 using sparsegen::Rule;
+using sparsegen::Weigh;
 
 constexpr double kInf = std::numeric_limits<double>::infinity();
 
@@ -36,12 +41,15 @@ struct AttentionCase {
   double scale = 1, dropout = 0;
   std::vector<double> radius;
   Rule rule = Rule::given;
-  bool causal = false, weighted = false;  // `weighted`: the weights have a gradient of their own
+  Weigh weigh = Weigh::project;
+  double temperature = 1;
+  bool causal = false, pairs = false, weighted = false;  // `weighted`: the weights have a gradient of their own
   uint64_t seed = 0;
   std::vector<uint8_t> mask;  // (heads, queries, keys), or (queries) with every key alike; or none
   std::vector<double> bias;   // (queries, keys) for all heads, or none
   Turns turns;
 
+  Storage in() const { return wide(storage); }  // of the arithmetic, and of all but q, k, v and the result
   int64_t heads() const { return q.heads; }
   int64_t queries() const { return q.rows; }
   int64_t keys() const { return k.rows; }
@@ -83,19 +91,19 @@ void shape(const AttentionCase& c, Laid& q, Laid& k, Laid& v, AttentionShape& jo
   job.storage = c.storage, job.heads = c.heads(), job.group = c.group, job.queries = c.queries(), job.keys = c.keys();
   job.width = c.q.width, job.value_width = c.v.width;
   job.q = q.heads(), job.k = k.heads(), job.v = v.heads();
-  job.scale = c.scale, job.threads = c.turns.threads;
+  job.scale = c.scale, job.threads = c.turns.threads, job.weigh = c.weigh;
 }
 
 Forward forward(const AttentionCase& c, const Engine& engine, int64_t block, const Turns& turns) {
   Laid q(c.q, c.storage), k(c.k, c.storage), v(c.v, c.storage);
-  Cells out(c.storage, c.rows() * c.v.width), bias(c.storage, int64_t(c.bias.size()));
+  Cells out(c.storage, c.rows() * c.v.width), bias(c.in(), int64_t(c.bias.size()));
   for (size_t i = 0; i < c.bias.size(); ++i) bias.set(int64_t(i), c.bias[i]);
   Forward f;
   f.radius.assign(size_t(c.rows()), -7), f.mean = f.count = f.radius, f.sizes.assign(size_t(c.rows()), -7);
   AttentionJob job{};
   shape(c, q, k, v, job);
   job.radius = c.radius.data(), job.radius_per_row = c.radius.size() > 1;
-  job.causal = c.causal, job.rule = c.rule, job.dropout = c.dropout, job.seed = c.seed, job.block = block;
+  job.causal = c.causal, job.rule = c.rule, job.dropout = c.dropout, job.seed = c.seed, job.block = block, job.pairs = c.pairs, job.temperature = c.temperature;
   std::vector<int64_t> mask_at(size_t(c.heads()), 0);
   if (!c.mask.empty()) {
     job.mask = c.mask.data(), job.mask_row = c.whole_mask() ? c.keys() : 1, job.mask_key = c.whole_mask() ? 1 : 0;
@@ -106,9 +114,9 @@ Forward forward(const AttentionCase& c, const Engine& engine, int64_t block, con
   if (!c.mask.empty() || !c.bias.empty()) job.mask_at = mask_at.data();
   job.out = out.at(0), job.sizes = f.sizes.data();
   if (c.rule != Rule::given) job.radius_out = f.radius.data(), job.mean_out = f.mean.data(), job.count_out = f.count.data();
-  std::vector<Piece> pieces(size_t(c.heads() * job.blocks()));
+  std::vector<Piece> pieces(size_t(job.blocks()));
   job.pieces = pieces.data();
-  run(job, engine.attention, c.heads() * job.blocks(), turns);
+  run(job, engine.attention, job.blocks(), turns);
   for (int64_t i = 0; i < c.rows() * c.v.width; ++i) f.out.push_back(out[i]);
   for (const Piece& piece : pieces) {
     f.index.insert(f.index.end(), piece.index.begin(), piece.index.end());
@@ -128,7 +136,7 @@ struct Scores {
 
 Scores scores_of(const AttentionCase& c, int64_t row) {
   const int64_t head = row / c.queries(), query = row % c.queries(), E = c.q.width;
-  const Real u = Real(eps_of(c.storage)) / 2;
+  const Real u = Real(eps_of(c.in())) / 2;
   Scores s;
   s.x.assign(size_t(c.reach(query)), -kInf);
   for (int64_t j = 0; j < c.reach(query); ++j) {
@@ -138,14 +146,43 @@ Scores scores_of(const AttentionCase& c, int64_t row) {
       const Real product = Real(c.q.at(head, query, e)) * Real(c.k.at(head / c.group, j, e)) * Real(c.scale);
       sum.add(product), sizes.add(std::fabs(product));
     }
-    Real x = sum.value(), size = sizes.value() * Real(E + 4) + Real(tiniest(c.storage)) * Real(2 * E) / u;
+    Real x = sum.value(), size = sizes.value() * Real(E + 4) + Real(tiniest(c.in())) * Real(2 * E) / u;
     if (!c.bias.empty()) x += c.bias[size_t(query * c.keys() + j)], size += std::fabs(x);
     s.broken |= std::isnan(x) || x == kInf;
-    s.beyond |= sizes.value() > Real(format_of(c.storage).largest) / 4;
+    s.beyond |= sizes.value() > Real(format_of(c.in()).largest) / 4;
     s.x[size_t(j)] = double(x);
     if (std::isfinite(x)) s.off = std::max(s.off, u * (size + std::fabs(x))), s.size = std::max(s.size, std::fabs(x));
   }
   return s;
+}
+
+// Shares of e^(x / t), from the largest: points to project, and the radius, a share of their sum.
+std::vector<double> shares_of(const std::vector<double>& x, double temperature, double keep, double& r) {
+  const double top = *std::max_element(x.begin(), x.end());
+  std::vector<double> made;
+  Sum sum;
+  for (double v : x) made.push_back(v == -kInf ? -kInf : double(std::exp((Real(v) - Real(top)) / Real(temperature))));
+  for (double v : made)
+    if (v > -kInf) sum.add(v);
+  r = double(sum.value() * Real(keep));
+  return made;
+}
+
+// Entmax with alpha = 1.5 by bisection: p = ([x - t]_+ / 2)^2.
+Answer root_exact(const std::vector<double>& x) {
+  const Real top = *std::max_element(x.begin(), x.end());
+  Answer a;
+  Real low = top - 2, high = top;
+  for (int i = 0; i < 80; ++i) {
+    const Real t = (low + high) / 2;
+    Real sum = 0;
+    for (double v : x) sum += v > t ? (v - t) * (v - t) / 4 : Real(0);
+    (sum > 1 ? low : high) = t;
+  }
+  a.tau = low;
+  for (double v : x) a.p.push_back(v > low ? (v - low) * (v - low) / 4 : Real(0));
+  a.size = a.firm = 1;
+  return a;
 }
 
 std::string weights_wrong(const AttentionCase& c, const Forward& f, int64_t row) {
@@ -174,13 +211,19 @@ std::string weights_wrong(const AttentionCase& c, const Forward& f, int64_t row)
     if (std::isnan(r) ? want > allowed : !(std::fabs(r - want) <= allowed)) return text("the radius of row ", row, " is ", r, ", not ", double(want));
     if (f.count[size_t(row)] != double(open)) return text("row ", row, " has ", open, " keys, not ", f.count[size_t(row)]);
   }
-  const Answer a = project_exact(s.x.data(), int64_t(s.x.size()), r, eps_of(c.storage));
+  const bool some = std::any_of(s.x.begin(), s.x.end(), [](double x) { return x > -kInf; });
+  std::vector<double> x = s.x;
+  if (c.weigh == Weigh::shares && some) x = shares_of(s.x, c.temperature, c.radius_of(row), r);
+  const Answer a = c.weigh == Weigh::root && some ? root_exact(x) : project_exact(x.data(), int64_t(x.size()), r, eps_of(c.in()));
   std::vector<double> p(s.x.size(), 0.0);
   for (int64_t j = from; j < from + n; ++j) p[size_t(f.index[size_t(j)])] = std::fabs(f.value[size_t(j)]);
   // A radius of 0 asks for the maximum itself, which scores so close to it may be.
-  const Real blur = r > 0 ? 2 * s.off / Real(r) : s.off > 0 ? Real(1) : Real(0);
+  Real blur = r > 0 ? 2 * s.off / Real(r) : s.off > 0 ? Real(1) : Real(0);
+  // Points are off by a share of themselves, 1 at most; the root of a weight is off by what its score is.
+  if (c.weigh == Weigh::shares) blur = 6 * (s.off / Real(c.temperature) + 4 * Real(eps_of(c.in()))) * (1 + 1 / Real(r));
+  if (c.weigh == Weigh::root) blur = 2 * s.off + 16 * Real(eps_of(c.in())) * (1 + s.size);
   for (size_t j = 0; j < p.size(); ++j)
-    if (!near(p[j], a, int64_t(j), c.storage, blur))
+    if (!near(p[j], a, int64_t(j), c.in(), blur))
       return text("weight ", j, " of row ", row, " is ", p[j], ", not ", double(a.p[j]), " within ", double(blur));
   return "";
 }
@@ -188,13 +231,13 @@ std::string weights_wrong(const AttentionCase& c, const Forward& f, int64_t row)
 // The weights after dropout, as the kernel's own p and marks have them.
 Real kept(const AttentionCase& c, double value) {
   if (c.dropout == 0) return value;
-  const Real keep = c.dropout < 1 ? rounded(1 / (1 - c.dropout), c.storage) : Real(0);
+  const Real keep = c.dropout < 1 ? rounded(1 / (1 - c.dropout), c.in()) : Real(0);
   return std::signbit(value) ? Real(0) : Real(value) * keep;
 }
 
 std::string out_wrong(const AttentionCase& c, const Forward& f, int64_t row) {
   const int64_t head = row / c.queries() / c.group, Ev = c.v.width;
-  const Real u = Real(eps_of(c.storage)) / 2;
+  const Real u = Real(eps_of(c.in())) / 2;
   for (int64_t e = 0; e < Ev; ++e) {
     Sum sum, sizes;
     bool nan = false;
@@ -203,7 +246,7 @@ std::string out_wrong(const AttentionCase& c, const Forward& f, int64_t row) {
       const Real term = kept(c, f.value[size_t(j)]) * Real(c.v.at(head, f.index[size_t(j)], e));
       sum.add(term), sizes.add(std::fabs(term));
     }
-    const Real allowed = u * Real(f.sizes[size_t(row)] + 4) * sizes.value() + Real(tiniest(c.storage)) * Real(f.sizes[size_t(row)] + 1);
+    const Real allowed = u * Real(f.sizes[size_t(row)] + 4) * sizes.value() + Real(tiniest(c.in())) * Real(f.sizes[size_t(row)] + 1);
     if (!close(f.out[size_t(row * Ev + e)], nan ? Real(std::nan("")) : sum.value(), allowed, c.storage))
       return text("entry ", e, " of the result of row ", row, " is ", f.out[size_t(row * Ev + e)], ", not ", double(sum.value()));
   }
@@ -219,10 +262,10 @@ Backward backward(const AttentionCase& c, const Engine& engine, const Forward& f
   const int64_t nnz = f.indptr.back(), kv = c.heads() / c.group;
   Random random(c.seed, 99, 0);
   Backward b;
-  Cells out_grad(c.storage, c.rows() * c.v.width), value_grad(c.storage, nnz), value(c.storage, nnz), slopes(c.storage, nnz);
-  Cells q_grad(c.storage, c.rows() * c.q.width), k_grad(c.storage, kv * c.keys() * c.q.width), v_grad(c.storage, kv * c.keys() * c.v.width);
+  Cells out_grad(c.in(), c.rows() * c.v.width), value_grad(c.in(), nnz), value(c.in(), nnz), slopes(c.in(), nnz);
+  Cells q_grad(c.in(), c.rows() * c.q.width), k_grad(c.in(), kv * c.keys() * c.q.width), v_grad(c.in(), kv * c.keys() * c.v.width);
   const auto numbers = [&](Cells& to, int64_t n, std::vector<double>& kept) {
-    for (int64_t i = 0; i < n; ++i) kept.push_back(double(rounded(Real(random.normal()), c.storage))), to.set(i, kept.back());
+    for (int64_t i = 0; i < n; ++i) kept.push_back(double(rounded(Real(random.normal()), c.in()))), to.set(i, kept.back());
   };
   numbers(out_grad, c.rows() * c.v.width, b.out_grad), numbers(value_grad, nnz, b.value_grad);
   for (int64_t i = 0; i < nnz; ++i) value.set(i, f.value[size_t(i)]);
@@ -258,7 +301,7 @@ struct Bounded {
 // The gradients that follow from the weights found: slopes of the weights, centred over the support, over r.
 std::string gradients_wrong(const AttentionCase& c, const Forward& f, const Backward& b) {
   const int64_t E = c.q.width, Ev = c.v.width, kv = c.heads() / c.group, Q = c.queries();
-  const Real u = Real(eps_of(c.storage)) / 2, keep = c.dropout == 0 ? Real(1) : c.dropout < 1 ? rounded(1 / (1 - Real(c.dropout)), c.storage) : Real(0);
+  const Real u = Real(eps_of(c.in())) / 2, keep = c.dropout == 0 ? Real(1) : c.dropout < 1 ? rounded(1 / (1 - Real(c.dropout)), c.in()) : Real(0);
   std::vector<Bounded> k(size_t(kv * c.keys() * E)), v(size_t(kv * c.keys() * Ev));
   for (const auto* numbers : {&f.value, &c.q.x, &c.k.x, &c.v.x})
     for (double x : *numbers)
@@ -266,7 +309,7 @@ std::string gradients_wrong(const AttentionCase& c, const Forward& f, const Back
   for (int64_t row = 0; row < c.rows(); ++row) {
     const int64_t head = row / Q / c.group, from = f.indptr[size_t(row)], n = f.sizes[size_t(row)];
     const double r = c.rule == Rule::given ? c.radius_of(row) : f.radius[size_t(row)];
-    const Real most = Real(format_of(c.storage).largest), over_r = r == 0 ? Real(0) : std::min(1 / Real(r), most);
+    const Real most = Real(format_of(c.in()).largest), over_r = r == 0 ? Real(0) : std::min(1 / Real(r), most);
     std::vector<Real> slope, off;
     Real mean = 0, mean_off = 0;
     for (int64_t j = from; j < from + n; ++j) {
@@ -283,7 +326,7 @@ std::string gradients_wrong(const AttentionCase& c, const Forward& f, const Back
       const Real w = slope[size_t(j)] - mean, w_off = off[size_t(j)] + mean_off + 2 * u * (std::fabs(w) + std::fabs(mean));
       const Real p = std::fabs(Real(f.value[size_t(from + j)]));
       along.add(w * p, w_off * p);
-      const Real s = w * over_r * c.scale, s_off = (w_off + 4 * u * std::fabs(w)) * over_r * std::fabs(Real(c.scale)) + Real(tiniest(c.storage)) * (2 + std::fabs(w)) * (1 + std::fabs(Real(c.scale)));
+      const Real s = w * over_r * c.scale, s_off = (w_off + 4 * u * std::fabs(w)) * over_r * std::fabs(Real(c.scale)) + Real(tiniest(c.in())) * (2 + std::fabs(w)) * (1 + std::fabs(Real(c.scale)));
       const int64_t at = (head * c.keys() + f.index[size_t(from + j)]);
       const Real lost = std::fabs(w) * over_r * (1 + std::fabs(Real(c.scale))) > most / 2 ? Real(HUGE_VAL) : Real(0);  // inf times 0
       for (int64_t e = 0; e < E; ++e) {
@@ -293,16 +336,16 @@ std::string gradients_wrong(const AttentionCase& c, const Forward& f, const Back
       for (int64_t e = 0; e < Ev; ++e) v[size_t(at * Ev + e)].add(kept(c, f.value[size_t(from + j)]) * Real(b.out_grad[size_t(row * Ev + e)]), 0);
     }
     for (int64_t e = 0; e < E; ++e)
-      if (!q[size_t(e)].holds(b.q[size_t(row * E + e)], n, c.storage)) 
+      if (!q[size_t(e)].holds(b.q[size_t(row * E + e)], n, c.in())) 
         return text("entry ", e, " of the gradient of query ", row, " is ", b.q[size_t(row * E + e)], ", not ", double(q[size_t(e)].x), " (support ", n, ", radius ", r, ")");
     const Real want = r == 0 ? Real(0) : -along.x / r, allowed = r == 0 ? Real(0) : (along.off + 4 * u * along.size) / r + Real(1e-300);
     if (!close(b.radius[size_t(row)], want, allowed, Storage::float64))
       return text("the gradient of radius ", row, " is ", b.radius[size_t(row)], ", not ", double(want));
   }
   for (size_t i = 0; i < k.size(); ++i)
-    if (!k[i].holds(b.k[i], c.rows(), c.storage)) return text("the gradient of the keys is ", b.k[i], ", not ", double(k[i].x), " at ", i);
+    if (!k[i].holds(b.k[i], c.rows(), c.in())) return text("the gradient of the keys is ", b.k[i], ", not ", double(k[i].x), " at ", i);
   for (size_t i = 0; i < v.size(); ++i)
-    if (!v[i].holds(b.v[i], c.rows(), c.storage)) return text("the gradient of the values is ", b.v[i], ", not ", double(v[i].x), " at ", i);
+    if (!v[i].holds(b.v[i], c.rows(), c.in())) return text("the gradient of the values is ", b.v[i], ", not ", double(v[i].x), " at ", i);
   return "";
 }
 
@@ -314,11 +357,11 @@ bool equal(const std::vector<double>& a, const std::vector<double>& b) {
 }
 
 std::string check(const AttentionCase& c, const Engine& engine) {
-  // A key that is not finite, or huge, sends all rows of its block another way, also those that may not see it: other blocks
+  // A key that is not finite, or huge (of pairs: or subnormal), sends all rows of its block another way, also those that may not see it: other blocks
   // then have other last digits.
   bool tame = true;
   for (const Matrices* m : {&c.q, &c.k})
-    for (double x : m->x) tame = tame && std::fabs(x) < 1e15;
+    for (double x : m->x) tame = tame && std::fabs(x) < 1e15 && (x == 0 || c.storage != Storage::bfloat16 || std::fabs(x) > 1e-37);
   const Forward f = forward(c, engine, c.block, c.turns), g = forward(c, engine, tame ? c.block % 12 + 1 : c.block, Turns());
   for (int64_t row = 0; row < c.rows(); ++row) {
     std::string what = weights_wrong(c, f, row);
@@ -326,9 +369,10 @@ std::string check(const AttentionCase& c, const Engine& engine) {
     if (!what.empty()) return what;
   }
   if (!equal(f.out, g.out) || !equal(f.value, g.value) || f.index != g.index) return "the result depends on blocks or threads";
+  if (c.weigh == Weigh::shares) return "";  // no way back
   const Backward b = backward(c, engine, f, c.ranges, c.turns), d = backward(c, engine, f, 1, Turns());
   if (!equal(b.q, d.q) || !equal(b.k, d.k) || !equal(b.v, d.v) || !equal(b.radius, d.radius)) return "gradients depend on ranges or threads";
-  return gradients_wrong(c, f, b);
+  return c.weigh == Weigh::root ? "" : gradients_wrong(c, f, b);  // those of entmax are Python's to check
 }
 
 Matrices random_matrices(Random& random, Storage s, int64_t heads, int64_t rows, int64_t width) {
@@ -339,18 +383,31 @@ Matrices random_matrices(Random& random, Storage s, int64_t heads, int64_t rows,
   const bool ties = random.one_in(4);
   for (int64_t i = 0; i < heads * rows * width; ++i)
     m.x.push_back(double(rounded(Real(ties ? double(random.between(-4, 4)) / 4 : random.normal() * spread), s)));
-  if (random.one_in(40)) m.x[size_t(random.below(int64_t(m.x.size())))] = random.pick({std::nan(""), kInf, -kInf, 3e38});
+  if (s == Storage::bfloat16 && random.one_in(20)) m.x[size_t(random.below(int64_t(m.x.size())))] = 0x1p-130;
+  if (random.one_in(40)) m.x[size_t(random.below(int64_t(m.x.size())))] = double(rounded(random.pick({std::nan(""), kInf, -kInf, 3e38}), s));
   return m;
+}
+
+// Can this machine multiply bfloat16 in pairs?
+bool has_pairs() {
+#if defined(__x86_64__)
+  unsigned a, b, c, d;
+  return __builtin_cpu_supports("avx512bw") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 5 & 1;
+#else
+  return false;
+#endif
 }
 
 AttentionCase make(Random& random) {
   AttentionCase c;
-  c.storage = random.one_in(3) ? Storage::float64 : Storage::float32;
+  c.storage = random.pick({Storage::float64, Storage::float32, Storage::float32, Storage::float32, Storage::bfloat16, Storage::bfloat16,
+                           Storage::float16});
+  c.pairs = has_pairs() && random.one_in(2);
   const int64_t kv = random.between(1, 2), E = random.pick<int64_t>({1, 2, 3, 4, 8, 9}), wide = random.one_in(8) ? 8 : 1;
   const int64_t Ev = random.pick<int64_t>({1, 2, 3, 4, 8, 9}) * wide;
   c.group = random.pick<int64_t>({1, 1, 2, 3});
   const int64_t keys = random.one_in(3) ? random.between(1, 12) : random.one_in(30) ? random.between(100, 300) : random.between(1, 40);
-  const int64_t queries = random.between(1, std::max<int64_t>(1, std::min<int64_t>(16, 600 / keys)));
+  const int64_t most = random.one_in(4) ? 2 : 16, queries = random.between(1, std::max<int64_t>(1, std::min<int64_t>(most, 600 / keys)));
   c.q = random_matrices(random, c.storage, kv * c.group, queries, E), c.k = random_matrices(random, c.storage, kv, keys, E);
   c.v = random_matrices(random, c.storage, kv, keys, Ev);
   c.block = random.between(1, 18), c.ranges = random.between(1, std::min<int64_t>(keys, 4)), c.seed = random.bits();
@@ -358,9 +415,12 @@ AttentionCase make(Random& random) {
   c.causal = random.one_in(4), c.weighted = random.one_in(3);
   if (random.one_in(4)) c.dropout = random.pick({0.1, 0.5, 0.9, 1.0});
   if (random.one_in(2)) c.rule = random.one_in(2) ? Rule::cone : Rule::hourglass;
+  if (c.rule == Rule::given && random.one_in(3)) c.weigh = random.one_in(2) ? Weigh::shares : Weigh::root;
+  if (c.weigh == Weigh::shares) c.temperature = random.pick({1.0, 1.0, random.magnitude(-1, 1)});
   const bool each = random.one_in(3);
   for (int64_t row = 0; row < (each ? c.rows() : 1); ++row)
-    c.radius.push_back(c.rule != Rule::given ? random.pick({0.0, 0.5, 1.0, random.magnitude(-3, 3), kInf})
+    c.radius.push_back(c.weigh == Weigh::shares ? random.pick({1.0, 0.95, 0.5, random.uniform() + 1e-3, 1.5})
+                       : c.rule != Rule::given ? random.pick({0.0, 0.5, 1.0, random.magnitude(-3, 3), kInf})
                        : random.one_in(16)   ? random.pick({0.0, kInf, 1e-300, 1e-30, 1e30, 1e300})
                        : random.one_in(2)    ? 1
                                              : random.magnitude(-2, 2));
@@ -368,7 +428,13 @@ AttentionCase make(Random& random) {
   if (hidden == 0) c.mask.resize(size_t(random.one_in(3) ? queries : c.rows() * keys));
   if (hidden == 1) c.bias.resize(size_t(queries * keys));
   for (uint8_t& open : c.mask) open = random.one_in(3) ? 0 : 1;
-  for (double& x : c.bias) x = random.one_in(4) ? -kInf : double(rounded(Real(random.normal()), c.storage));
+  // As models make them: a window, or nothing beyond a length.
+  if (c.whole_mask() && !c.mask.empty() && random.one_in(2))
+    for (int64_t row = 0; row < c.rows(); ++row) {
+      const int64_t low = random.between(0, keys), high = random.between(0, keys);
+      for (int64_t j = 0; j < keys; ++j) c.mask[size_t(row * keys + j)] = j >= std::min(low, high) && j < std::max(low, high);
+    }
+  for (double& x : c.bias) x = random.one_in(4) ? -kInf : double(rounded(Real(random.normal()), c.in()));
   c.turns = random_turns(random, 8);
   return c;
 }
@@ -396,6 +462,7 @@ void simplify(const AttentionCase& c, const std::function<bool(const AttentionCa
   if (c.weighted && with([](auto& d) { d.weighted = false; })) return;
   if (c.radius.size() > 1 && with([](auto& d) { d.radius.resize(1); })) return;
   if (c.rule != Rule::given && with([](auto& d) { d.rule = Rule::given; })) return;
+  if (c.weigh != Weigh::project && with([](auto& d) { d.weigh = Weigh::project; })) return;
   if (c.heads() > 1 && c.mask.empty() && c.radius.size() == 1 && with([](auto& d) {
         for (Matrices* m : {&d.q, &d.k, &d.v}) m->x.resize(size_t(m->rows * m->width)), m->heads = 1;
         d.group = 1;
@@ -431,13 +498,15 @@ std::string python(const AttentionCase& c, const char* engine) {
   const std::string shape = text("(", c.heads(), ", ", c.queries(), ", ", c.keys(), ")");
   if (c.whole_mask() && !c.mask.empty()) more += text(", attn_mask=torch.tensor(", listed(std::vector<int>(c.mask.begin(), c.mask.end())), ").bool().reshape", shape);
   else if (!c.mask.empty()) more += text(", attn_mask=torch.tensor(", listed(std::vector<int>(c.mask.begin(), c.mask.end())), ").bool()[:, None].expand(-1, ", c.keys(), ")");
-  if (!c.bias.empty()) more += text(", attn_mask=torch.tensor(", listed(c.bias, c.storage), ", dtype=torch.", name_of(c.storage), ").reshape(", c.queries(), ", ", c.keys(), ")");
+  if (!c.bias.empty()) more += text(", attn_mask=torch.tensor(", listed(c.bias, c.in()), ", dtype=torch.", name_of(c.in()), ").reshape(", c.queries(), ", ", c.keys(), ")");
   if (c.causal) more += ", is_causal=True";
   if (c.dropout > 0) note += text(" with dropout ", c.dropout);
   if (c.group > 1) more += ", enable_gqa=True";
   // A radius that 1 - lam cannot express is as good as 0.
   const bool hard = 1 - c.radius[0] == 1;
-  const std::string control = c.rule == Rule::given && hard ? "mapping='hardmax'"
+  const std::string control = c.weigh == Weigh::root ? "mapping='entmax'"
+                              : c.weigh == Weigh::shares ? text("mapping='sparsegen_softmax', temperature=", digits(c.temperature), ", lam=", digits(1 - c.radius[0]))
+                              : c.rule == Rule::given && hard ? "mapping='hardmax'"
                               : c.rule == Rule::given ? text("mapping='sparsegen_lin', lam=", digits(1 - c.radius[0]))
                               : c.rule == Rule::cone ? text("mapping='sparsecone', q=", digits(c.radius[0]))
                                                      : text("mapping='sparsehourglass', q=", digits(c.radius[0]));
@@ -452,6 +521,7 @@ void run_attention(const Plan& plan, Report& report) {
   static const Family<AttentionCase> family{
       "attention", make,
       [](const AttentionCase& c) -> std::string {
+        if (c.weigh != Weigh::project) return c.weigh == Weigh::shares ? "attention shares" : "attention root";
         return c.rule == Rule::given ? "attention" : c.rule == Rule::cone ? "attention cone" : "attention hourglass";
       },
       [](const AttentionCase& c) { return c.storage; }, [](const AttentionCase& c) { return c.rows(); }, check, simplify, python};

@@ -202,6 +202,13 @@ inline __m256i extracted(__m512i v, int at) {
 #define _mm512_reduce_add_pd emulate512::sum<__m512d>
 #define _mm512_reduce_add_epi32(v) emulate512::sum((emulate512::Int16)(v))
 #define _mm512_reduce_add_epi64(v) emulate512::sum((emulate512::Int8)(v))
+// Without optimization these are macros of the compiler's.
+#undef _mm512_cmp_ps_mask
+#undef _mm512_cmp_pd_mask
+#undef _mm512_shuffle_ps
+#undef _mm512_shuffle_i32x4
+#undef _mm512_inserti64x4
+#undef _mm512_extracti64x4_epi64
 #define _mm512_cmp_ps_mask emulate512::above<__m512>
 #define _mm512_cmp_pd_mask emulate512::above<__m512d>
 #define _mm512_unpacklo_ps (emulate512::unpack<0, __m512>)

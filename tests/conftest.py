@@ -21,3 +21,13 @@ def threads():
     before = sg.get_num_threads()
     yield sg.set_num_threads
     sg.set_num_threads(before)
+
+
+@pytest.fixture(scope="session")
+def ranks(tmp_path_factory):
+    """Two processes with a process group, started once."""
+    from ranks import Ranks
+
+    group = Ranks(2, tmp_path_factory.mktemp("group"))
+    yield group
+    group.close()

@@ -9,12 +9,13 @@ import sparsegen as sg
 from sparsegen.properties import check
 
 sgt, sgj = pytest.importorskip("sparsegen.torch"), pytest.importorskip("sparsegen.jax")
+sgd = pytest.importorskip("sparsegen.torch.distributed")
 
-PLACES = {"sparsegen": sg, "sparsegen.torch": sgt, "sparsegen.jax": sgj}
+PLACES = {"sparsegen": sg, "sparsegen.torch": sgt, "sparsegen.torch.distributed": sgd, "sparsegen.jax": sgj}
 NAMES = [
     (place, name) for place, module in PLACES.items() for name in module.__all__ if callable(getattr(module, name))
 ]
-RESULTS = ("Explanation", "Gradients", "Info", "SparseWeights")  # made by functions, not by callers
+RESULTS = ("Explanation", "Gradients", "Info", "SparseWeights", "Traffic")  # made by functions, not by callers
 
 
 def section(text, title):

@@ -41,6 +41,18 @@ def hinge(
     radius: int, radius_per_row: bool, smoothing: float, value: int, slope: int, grad: int, threads: int,
 ) -> None: ...  # fmt: skip
 
+class Dual:
+    """The dual variables of a linear model with the huber loss; what it is given by address it borrows."""
+
+    def __init__(
+        self, sizes: list[int], x_indptr: int, x_index: int, x: int, share: int, square: int, y_indptr: int,
+        y_index: int, eta: int, constant: float, radius: float, W: int,
+    ) -> None: ...  # fmt: skip
+    def pass_over(self, order: int, alpha: float) -> float: ...
+    def values(self, value: int, gap: int, alpha: float, restart: bool, threads: int) -> None: ...
+    def weights(self, alpha: float) -> None: ...
+    def entries(self) -> float: ...
+
 class Found:
     """The support a forward pass of attention found."""
 
@@ -48,12 +60,13 @@ class Found:
     def move_to(self, index: int, value: int) -> None: ...
 
 def attention(
-    storage: int, threads: int, scale: float, sizes: list[int], q: list[int], k: list[int], v: list[int],
+    storage: int, threads: int, weigh: int, temperature: float, scale: float, sizes: list[int], q: list[int],
+    k: list[int], v: list[int],
     radius: float, radii: int, causal: bool, rule: int, additive: bool, mask: list[int], mask_key: int,
     dropout: float, seed: int, out: int, radius_out: int, mean_out: int, count_out: int, support_sizes: int,
 ) -> Found: ...  # fmt: skip
 def attention_vjp(
-    storage: int, threads: int, scale: float, sizes: list[int], q: list[int], k: list[int], v: list[int],
+    storage: int, threads: int, weigh: int, scale: float, sizes: list[int], q: list[int], k: list[int], v: list[int],
     radius: float, radii: int, keep: float, indptr: int, index: int, value: int, out_grad: int, value_grad: int,
     slopes: int, q_grad: int, k_grad: int, v_grad: int, radius_grad: int,
 ) -> None: ...  # fmt: skip

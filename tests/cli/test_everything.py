@@ -57,7 +57,8 @@ def test_everything_runs_without_data_and_says_what_is_left_out(tmp_path, no_dat
     assert done.exit_code == 0, done.output
     names = ["properties", "synthetic", "numbers"]
     assert sorted(path.stem for path in (tmp_path / "out").glob("*.json")) == sorted(names)
-    for name in ("real left out: Mulan", "translation left out: Multi30k", "summarization left out: Gigaword"):
+    left = ("real left out: Mulan", "classifiers left out: Mulan", "translation left out: Multi30k")
+    for name in (*left, "summarization left out: Gigaword"):
         assert done.output.count(name) == 2  # in its turn, and at the end
     assert f"wrote {tmp_path / 'out' / 'report.html'}" in done.output
     first = (tmp_path / "out" / "report.html").read_text()
@@ -111,7 +112,7 @@ def test_with_data_both_translations_run_under_names_of_their_own(tmp_path, made
     _, seen = made_parts
     done = run_all(tmp_path / "out", "--data", tmp_path, "--seed", 5)
     assert done.exit_code == 0, done.output
-    names = ["properties", "synthetic", "real", "numbers", "translation", "summarization"]
+    names = ["properties", "synthetic", "real", "classifiers", "numbers", "translation", "summarization"]
     assert [name for name, _ in seen] == names
     assert all((tmp_path / "out" / f"{name}.json").is_file() for name in names)
     assert dict(seen)["numbers"]["corpora"] == ("numbers-fr-en",)
@@ -124,7 +125,7 @@ def test_a_part_runs_where_some_of_its_data_is_found(tmp_path, made_parts, no_da
     (tmp_path / "empty" / "multilabel").mkdir()
     (tmp_path / "empty" / "multilabel" / "emotions.xml").write_text("")
     run_all(tmp_path / "out")
-    assert [name for name, _ in seen] == ["properties", "synthetic", "real", "numbers"]
+    assert [name for name, _ in seen] == ["properties", "synthetic", "real", "classifiers", "numbers"]
 
 
 def test_an_interrupted_run_says_what_is_kept(tmp_path, made_parts, no_data):

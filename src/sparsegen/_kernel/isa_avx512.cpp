@@ -1,6 +1,7 @@
 #if defined(__x86_64__) || defined(_M_X64)
 #define SPARSEGEN_ISA avx512
 #include "attention.hpp"
+#include "dual.hpp"
 #include "hinge.hpp"
 #include "map_vjp.hpp"
 #include "maps.hpp"
@@ -10,14 +11,20 @@ namespace sparsegen {
 
 extern const Engine engine_avx2;
 
-// Gradients of rows for which 256 bits are measured faster (docs/decisions/0016): vectors of 512 cross a line of memory each
-// where rows are not whole lines, and short rows spend their time on loads and stores.
+// Gradients for which 256 bits are measured faster (docs/decisions/0016). Vectors of 512 bits cross a line of memory each where
+// rows are not whole lines, and short rows spend their time on loads and stores; rows of halves are narrowed by eights.
+static bool narrow(const VjpJob& job) {
+  if (job.K <= 32 || job.storage == Storage::float64) return false;
+  if (job.storage == Storage::float16) return true;
+  return job.K <= avx512::kVjpGroupLimit && (job.storage == Storage::bfloat16 || (!job.words && job.K % 16));
+}
+
 static void vjp(const VjpJob& job, int64_t begin, int64_t end) {
-  const bool narrow = job.storage != Storage::float64 && !job.words && job.K > 32 && job.K <= avx512::kVjpGroupLimit && job.K % 16;
-  (narrow ? engine_avx2.vjp : avx512::vjp)(job, begin, end);
+  (narrow(job) ? engine_avx2.vjp : avx512::vjp)(job, begin, end);
 }
 
 extern const Engine engine_avx512{"avx512", avx512::project, vjp, avx512::map, avx512::map_vjp, avx512::means, avx512::hinge,
+                          avx512::dual_pass, avx512::dual_values, avx512::dual_weights,
                           avx512::attention, avx512::attention_vjp_rows, avx512::attention_vjp_keys};
 }  // namespace sparsegen
 #endif

@@ -122,6 +122,31 @@ struct HingeJob : Job {
   void* grad;             // dF/dz, float64 for float64 scores and float32 for others; may be null
 };
 
+struct DualEntry {
+  int32_t at;
+  double value;
+};
+
+// A linear model with the huber loss in its dual: see dual.hpp. Features are CSR, or (x_indptr null) dense rows.
+struct DualJob {
+  int64_t K, features;  // without the intercept, the weight of a last feature that is `constant`; 0: there is none
+  double constant;
+  const int64_t* x_indptr;
+  const int32_t* x_index;
+  const double* x;
+  const double *share, *square;  // of each row: its weight, and the squared length of its features
+  const int64_t *y_indptr, *y_index;
+  const double* eta;
+  double alpha, radius;
+  double* W;  // a row for each feature beside CSR features, a row for each class beside dense ones
+  std::vector<DualEntry>* mu;
+  const int64_t* order;
+  double *value, *gap;  // of each row
+  bool restart;
+
+  int64_t width() const { return features + (constant != 0); }
+};
+
 // A matrix for each head: row i of head h starts at[h] + i * row entries into `data`; the entries of a row are contiguous.
 struct Heads {
   const void* data;
@@ -129,12 +154,17 @@ struct Heads {
   int64_t row;
 };
 
+// What becomes of a row of scores: projected onto a radius; a share of e^(x / temperature) projected, the radius that share of
+// their sum; or entmax with alpha = 1.5. Shares have no way back here: their gradient is dense.
+enum class Weigh : int { project = 0, shares = 1, root = 2 };
+
 // What both directions of attention share. `group` query heads in turn share one head of keys and values.
 struct AttentionShape {
-  Storage storage;  // float32 or float64
+  Storage storage;  // of q, k, v and the output; halves are computed, and all else is given, in float32
   int64_t heads, group, queries, keys, width, value_width;
   Heads q, k, v;
   double scale;
+  Weigh weigh;
   const double* radius;  // one a row, or one for all; rows are numbered head * queries + query
   bool radius_per_row;
   int threads;
@@ -152,7 +182,9 @@ struct Piece {
   std::vector<double>& values(double) { return wide; }
 };
 
-// Rows are worked in blocks of `block` queries of one head.
+// Rows are worked in blocks of `block` queries of one head; where a head of keys meets `kFewRows` rows or less, all of them.
+inline constexpr int64_t kFewRows = 4;
+
 struct AttentionJob : AttentionShape {
   bool causal;
   Rule rule;
@@ -161,14 +193,24 @@ struct AttentionJob : AttentionShape {
   const int64_t* mask_at;  // of mask or bias: where each head starts, and the steps from query to query and key to key
   int64_t mask_row, mask_key;
   double dropout;
+  double temperature;  // of shares
   uint64_t seed;
   int64_t block;
-  void* out;
+  void* out;                                  // null: only the support is asked for
   double *radius_out, *mean_out, *count_out;  // what the rule found; may be null
   int64_t* sizes;                             // of each row's support; this and `pieces`, one a block, may be null
   Piece* pieces;
 
-  int64_t blocks() const { return (queries + block - 1) / block; }  // of one head
+  bool pairs;  // may bfloat16 be multiplied in pairs?
+
+  bool few() const { return group * queries <= kFewRows; }
+  int64_t block_rows() const { return few() ? group * queries : block; }
+  int64_t blocks_a_head() const { return few() ? 1 : (queries + block - 1) / block; }
+  int64_t blocks() const { return few() ? heads / group : heads * blocks_a_head(); }
+  int64_t first_row(int64_t at) const {
+    return few() ? at * group * queries : at / blocks_a_head() * queries + at % blocks_a_head() * block;
+  }
+  int64_t rows_in(int64_t at) const { return few() ? group * queries : std::min(block, queries - at % blocks_a_head() * block); }
 };
 
 struct AttentionVjpJob : AttentionShape {
@@ -190,6 +232,9 @@ struct Engine {
   void (*map_vjp)(const MapVjpJob&, int64_t begin, int64_t end);
   void (*means)(const MeanJob&, int64_t begin, int64_t end);
   void (*hinge)(const HingeJob&, int64_t begin, int64_t end);
+  double (*dual_pass)(const DualJob&, int64_t rows);
+  void (*dual_values)(const DualJob&, int64_t begin, int64_t end);
+  void (*dual_weights)(const DualJob&, int64_t rows);
   void (*attention)(const AttentionJob&, int64_t begin, int64_t end);               // blocks
   void (*attention_vjp_rows)(const AttentionVjpJob&, int64_t begin, int64_t end);   // rows
   void (*attention_vjp_keys)(const AttentionVjpJob&, int64_t begin, int64_t end);   // ranges of keys

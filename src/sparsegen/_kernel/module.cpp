@@ -42,6 +42,17 @@ static bool has_avx512() {
   return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq") &&
          __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl");
 }
+
+// Dot products of bfloat16, beside all of the above; not a name that older compilers know.
+static bool has_pairs() {
+  static const bool has = [] {
+    unsigned a, b, c, d;
+    return has_avx512() && __get_cpuid_count(7, 1, &a, &b, &c, &d) && a >> 5 & 1;
+  }();
+  return has;
+}
+#else
+static bool has_pairs() { return false; }
 #endif
 
 static std::vector<const Engine*> engines() {
@@ -204,6 +215,64 @@ static void hinge(uintptr_t z, int storage, int64_t rows, int64_t K, uintptr_t m
   run(job, engine->hinge);
 }
 
+// The dual of a linear model with the huber loss: it keeps mu, and borrows all else from arrays that Python keeps alive.
+class Dual {
+ public:
+  Dual(std::vector<int64_t> sizes, uintptr_t x_indptr, uintptr_t x_index, uintptr_t x, uintptr_t share, uintptr_t square,
+       uintptr_t y_indptr, uintptr_t y_index, uintptr_t eta, double constant, double radius, uintptr_t W)
+      : mu_(size_t(sizes[0])), job_{} {
+    job_.K = sizes[1], job_.features = sizes[2], job_.constant = constant;
+    job_.x_indptr = at<int64_t>(x_indptr), job_.x_index = at<int32_t>(x_index), job_.x = at<double>(x);
+    job_.share = at<double>(share), job_.square = at<double>(square);
+    job_.y_indptr = at<int64_t>(y_indptr), job_.y_index = at<int64_t>(y_index), job_.eta = at<double>(eta);
+    job_.radius = radius, job_.W = at<double>(W), job_.mu = mu_.data();
+    for (int64_t i = 0; i < rows(); ++i)  // mu = eta belongs to W = 0
+      for (int64_t e = job_.y_indptr[i]; e < job_.y_indptr[i + 1]; ++e)
+        mu_[size_t(i)].push_back({int32_t(job_.y_index[e]), job_.eta[e]});
+  }
+
+  double pass(uintptr_t order, double alpha) {
+    DualJob job = with(alpha);
+    job.order = at<int64_t>(order);
+    nb::gil_scoped_release released;
+    const StandardArithmetic standard;
+    return engine->dual_pass(job, rows());
+  }
+
+  void values(uintptr_t value, uintptr_t gap, double alpha, bool restart, int threads) {
+    DualJob job = with(alpha);
+    job.value = at<double>(value), job.gap = at<double>(gap), job.restart = restart;
+    nb::gil_scoped_release released;
+    const int64_t turn = std::max({int64_t(1), kChunkEntries / job.K, rows() / (4 * threads)});
+    parallel(rows(), turn, rows() * job.K < kChunkEntries ? 1 : threads,
+             [&](int64_t begin, int64_t end) { engine->dual_values(job, begin, end); });
+  }
+
+  void weights(double alpha) {
+    const DualJob job = with(alpha);
+    nb::gil_scoped_release released;
+    const StandardArithmetic standard;
+    engine->dual_weights(job, rows());
+  }
+
+  double entries() const {  // of mu that are not 0
+    double n = 0;
+    for (const auto& row : mu_) n += double(row.size());
+    return n;
+  }
+
+ private:
+  int64_t rows() const { return int64_t(mu_.size()); }
+  DualJob with(double alpha) const {
+    DualJob job = job_;
+    job.alpha = alpha;
+    return job;
+  }
+
+  std::vector<std::vector<DualEntry>> mu_;
+  DualJob job_;
+};
+
 // A tensor (..., rows, entries) as Python describes it: its address, the step from row to row, and size and step of each axis
 // before them; and the offset of each of its matrices.
 using Walk = std::vector<int64_t>;
@@ -226,10 +295,10 @@ struct Attention {
   std::vector<int64_t> q_at, k_at, v_at;
   double radius;
 
-  void fill(AttentionShape& job, int storage, int threads, double scale, const std::vector<int64_t>& sizes, const Walk& q,
+  void fill(AttentionShape& job, int storage, int threads, int weigh, double scale, const std::vector<int64_t>& sizes, const Walk& q,
             const Walk& k, const Walk& v, double one_radius, uintptr_t radii) {
     q_at = offsets(q), k_at = offsets(k), v_at = offsets(v), radius = one_radius;
-    job.storage = Storage(storage), job.threads = threads, job.scale = scale;
+    job.storage = Storage(storage), job.threads = threads, job.scale = scale, job.weigh = Weigh(weigh);
     job.heads = int64_t(q_at.size()), job.group = sizes[0], job.queries = sizes[1], job.keys = sizes[2];
     job.width = sizes[3], job.value_width = sizes[4];
     job.q = {at<void>(uintptr_t(q[0])), q_at.data(), q[1]};
@@ -277,18 +346,22 @@ static int64_t block_of(int64_t queries, int64_t keys, Storage storage) {
 
 // Whole heads where there are enough of them: their keys are then packed once.
 static int64_t blocks_a_turn(const AttentionJob& job) {
-  if (job.heads >= 4 * job.threads) return job.blocks();
-  return std::max<int64_t>(1, job.heads * job.blocks() / (4 * job.threads));
+  if (job.heads >= 4 * job.threads && !job.few()) return job.blocks_a_head();
+  return std::max<int64_t>(1, job.blocks() / (4 * job.threads));
 }
 
-static Found attention(int storage, int threads, double scale, std::vector<int64_t> sizes, Walk q, Walk k, Walk v,
+// Multiplications below which a second thread costs more than it saves.
+static constexpr int64_t kSmallWork = 64 * kChunkEntries / 4;
+
+static Found attention(int storage, int threads, int weigh, double temperature, double scale, std::vector<int64_t> sizes, Walk q, Walk k, Walk v,
                        double radius, uintptr_t radii, bool causal, int rule, bool additive, Walk mask,
                        int64_t mask_key, double dropout, uint64_t seed, uintptr_t out, uintptr_t radius_out,
                        uintptr_t mean_out, uintptr_t count_out, uintptr_t support_sizes) {
   AttentionJob job{};
   Attention shared;
-  shared.fill(job, storage, threads, scale, sizes, q, k, v, radius, radii);
-  job.causal = causal, job.rule = Rule(rule), job.dropout = dropout, job.seed = seed;
+  shared.fill(job, storage, threads, weigh, scale, sizes, q, k, v, radius, radii);
+  job.causal = causal, job.rule = Rule(rule), job.dropout = dropout, job.seed = seed, job.pairs = has_pairs();
+  job.temperature = temperature;
   const std::vector<int64_t> mask_at = offsets(mask);
   if (!mask.empty()) {
     if (additive) job.bias = at<void>(uintptr_t(mask[0]));
@@ -298,22 +371,22 @@ static Found attention(int storage, int threads, double scale, std::vector<int64
   job.block = block_of(job.queries, job.keys, job.storage);
   job.out = at<void>(out), job.sizes = at<int64_t>(support_sizes);
   job.radius_out = at<double>(radius_out), job.mean_out = at<double>(mean_out), job.count_out = at<double>(count_out);
-  Found found{job.storage, std::vector<Piece>(support_sizes ? job.heads * job.blocks() : 0)};
+  Found found{job.storage, std::vector<Piece>(support_sizes ? job.blocks() : 0)};
   job.pieces = support_sizes ? found.pieces.data() : nullptr;
   nb::gil_scoped_release released;
-  const bool small = job.heads * job.queries * job.keys < kChunkEntries;
-  parallel(job.heads * job.blocks(), blocks_a_turn(job), small ? 1 : threads,
+  const bool small = job.heads * job.queries * job.keys * job.width < kSmallWork;
+  parallel(job.blocks(), blocks_a_turn(job), small ? 1 : threads,
            [&](int64_t begin, int64_t end) { engine->attention(job, begin, end); });
   return found;
 }
 
-static void attention_vjp(int storage, int threads, double scale, std::vector<int64_t> sizes, Walk q, Walk k, Walk v,
+static void attention_vjp(int storage, int threads, int weigh, double scale, std::vector<int64_t> sizes, Walk q, Walk k, Walk v,
                           double radius, uintptr_t radii, double keep, uintptr_t indptr, uintptr_t index,
                           uintptr_t value, uintptr_t out_grad, uintptr_t value_grad, uintptr_t slopes,
                           uintptr_t q_grad, uintptr_t k_grad, uintptr_t v_grad, uintptr_t radius_grad) {
   AttentionVjpJob job{};
   Attention shared;
-  shared.fill(job, storage, threads, scale, sizes, q, k, v, radius, radii);
+  shared.fill(job, storage, threads, weigh, scale, sizes, q, k, v, radius, radii);
   job.keep = keep, job.indptr = at<int64_t>(indptr), job.index = at<int32_t>(index), job.value = at<void>(value);
   job.out_grad = at<void>(out_grad), job.value_grad = at<void>(value_grad), job.slopes = at<void>(slopes);
   job.q_grad = at<void>(q_grad), job.k_grad = at<void>(k_grad), job.v_grad = at<void>(v_grad);
@@ -352,6 +425,13 @@ NB_MODULE(_core, m) {
   m.def("map_vjp", &map_vjp);
   m.def("row_means", &row_means);
   m.def("hinge", &hinge);
+  nb::class_<Dual>(m, "Dual")
+      .def(nb::init<std::vector<int64_t>, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t, uintptr_t,
+                    uintptr_t, double, double, uintptr_t>())
+      .def("pass_over", &Dual::pass)
+      .def("values", &Dual::values)
+      .def("weights", &Dual::weights)
+      .def("entries", &Dual::entries);
   nb::class_<Found>(m, "Found").def("size", &Found::size).def("move_to", &Found::move_to);
   m.def("attention", &attention);
   m.def("attention_vjp", &attention_vjp);

@@ -91,12 +91,26 @@ def vjp(xp: Any, p: Array, v: Array, radius: Array) -> tuple[Array, Array]:
 
 def means(xp: Any, x: Array, hidden: Array) -> tuple[Array, Array]:
     """Mean and number of each row's entries that may be chosen, differentiable."""
+    scale = scale_of(x.shape[-1])
+    n, total = sums(xp, x, hidden, scale)
+    return mean_of(xp, n, total, scale), n
+
+
+def scale_of(size: Any) -> float:
+    """A power of two: scaled by it a sum of `size` entries cannot overflow, and scores that add up to 0 still do."""
+    # A tracer may not know the size.
+    return 2.0 ** -(math.ceil(math.log2(max(size, 1))) if isinstance(size, int) else 31)
+
+
+def sums(xp: Any, x: Array, hidden: Array, scale: float) -> tuple[Array, Array]:
+    """Number and scaled sum of each row's entries that may be chosen."""
     n = xp.sum(xp.where(hidden, xp.zeros_like(x), xp.ones_like(x)), -1)
-    # Scaled by a power of two the sum cannot overflow, and scores that add up to 0 still do.
-    size = x.shape[-1]  # which a tracer may not know
-    scale = 2.0 ** -(math.ceil(math.log2(max(size, 1))) if isinstance(size, int) else 31)
-    some = xp.where(n > 1, n, xp.ones_like(n))
-    return xp.sum(xp.where(hidden, 0.0, x) * scale, -1) / (some * scale), n
+    return n, xp.sum(xp.where(hidden, 0.0, x) * scale, -1)
+
+
+def mean_of(xp: Any, n: Array, total: Array, scale: float) -> Array:
+    """The mean of rows with this number and scaled sum of entries; 0 of none."""
+    return total / (xp.where(n > 1, n, xp.ones_like(n)) * scale)
 
 
 def bent(xp: Any, log: Array, gap: Array) -> Array:

@@ -13,6 +13,11 @@ from sparsegen._table.maps import Map
 
 WIDTH = 110
 
+_WHOLE = (
+    " A dense target has the classes of this rank, as the scores have. A sparse one and class indices are of all "
+    "classes, and the same on every rank."
+)
+
 
 class Front(NamedTuple):
     """How a front end speaks: its import, its short name, its arrays and its word for an axis."""
@@ -25,6 +30,7 @@ class Front(NamedTuple):
     outside: str  # what becomes of rows on which a map is not defined
     grads: bool = False  # do losses return gradients on request?
     mask: str = "mask"  # its word for what may be chosen
+    within: str = ""  # what an example must stand in: classes are split over processes
 
 
 NUMPY = Front("import sparsegen as sg", "sg", "array", "{}", "axis", "A row outside the domain is a ValueError.", True)
@@ -35,6 +41,10 @@ TORCH = Front(
 JAX = Front(
     "import jax.numpy as jnp, sparsegen.jax as sgj", "sgj", "Array", "jnp.array({})", "axis",
     "A row outside the domain is NaN: what is traced cannot be looked at.", mask="where",
+)  # fmt: skip
+SHARDED = Front(
+    "import torch, sparsegen.torch.distributed as sgd", "sgd", "Tensor", "torch.tensor({})", "dim", TORCH.outside,
+    within="with sgd.single_process():  # torchrun starts several",
 )  # fmt: skip
 
 
@@ -74,10 +84,12 @@ def map_doc(m: Map, front: Front) -> str:
     )  # fmt: skip
     scores = "Mapped along one axis. A row with NaN or +inf is all NaN." + (f" {front.outside}" if m.domain else "")
     info = _parameter("return_info", "bool", "Also return support size and threshold of each row.")
+    group = _group() if front.within else []
     kept = "of the scores' shape and dtype, not negative, each row with a sum of 1"
     parts = [
         m.summary, *_display(m.display), *([_filled(m.notes)] if m.notes else []),
-        _section("Parameters", [_parameter("scores", front.array, scores), *_controls(m, front), axis, mask, info]),
+        _section("Parameters", [_parameter("scores", front.array, scores), *_controls(m, front), axis, mask, info,
+                                *group]),
         _section("Returns", [_parameter("p", front.array, f"Probabilities: {kept}."),
                              _parameter("info", "Info", "Only with ``return_info=True``.")]),
         _section("Examples", _map_example(m, front)),
@@ -88,9 +100,29 @@ def map_doc(m: Map, front: Front) -> str:
 def _map_example(m: Map, front: Front) -> list[str]:
     given = "".join(f", {name}={value}" for name, value in m.example.controls.items())
     scores = front.made.format(list(m.example.scores))
-    return [
-        f">>> {front.imports}", f">>> {front.alias}.{m.name}({scores}{given}).tolist()", str(list(m.example.result)),
-    ]  # fmt: skip
+    call = f"{front.alias}.{m.name}({scores}{given}).tolist()"
+    return [*_example(front, call), str(list(m.example.result))]
+
+
+def _example(front: Front, call: str) -> list[str]:
+    lines = [f">>> {front.within}", f"...     {call}"] if front.within else [f">>> {call}"]
+    return [f">>> {front.imports}", *lines]
+
+
+def _group() -> list[str]:
+    text = (
+        "The ranks that the classes are split over, each with its own part of every row, in the order of ranks; parts "
+        "may differ in size, and be empty. None is the default group. All of its ranks must make the call."
+    )
+    return [_parameter("group", "torch.distributed.ProcessGroup, optional", text)]
+
+
+def _sharded_loss() -> list[str]:
+    text = (
+        "Let backward give the gradient of the scores as a sparse COO tensor where few of them are not 0: for matrices "
+        "of scores made by :class:`ShardedLinear`, or leaves."
+    )
+    return [_parameter("sparse_grad", "bool", text), *_group()]
 
 
 LOSS_OPTIONS = (
@@ -107,7 +139,7 @@ def loss_doc(loss: Loss, front: Front) -> str:
         _parameter("scores", f"{front.array} (..., K)", "Scores z, one row per example; classes on the last axis."),
         _parameter("target", f"{front.array} or sparse matrix",
                    "Multi-hot (..., K) with 0 and 1: the labels of a row share equally. Or class indices (...)."
-                   + shares),
+                   + shares + (_WHOLE if front.within else "")),
         *_loss_control(loss, front),
         _parameter(front.mask, f"boolean {front.array}, optional",
                    "Broadcasts to the scores; True where an entry may be chosen. One that is hidden, or has the score "
@@ -117,6 +149,8 @@ def loss_doc(loss: Loss, front: Front) -> str:
                    "the sum of weights."),
         *LOSS_OPTIONS,
     ]  # fmt: skip
+    if front.within:
+        parameters.extend(_sharded_loss())
     returns = [_parameter("loss", front.array, 'One number, or one per row for the reduction "none".')]
     if front.grads:
         parameters.append(_parameter("return_grad", "bool", 'Also return the gradients; with "none" those of the sum.'))
@@ -139,7 +173,7 @@ def _loss_control(loss: Loss, front: Front) -> Iterable[str]:
 def _loss_example(loss: Loss, front: Front) -> list[str]:
     scores, target = (front.made.format(list(values)) for values in EXAMPLE)
     call = f"{front.alias}.{loss.name}_loss({scores}, {target})"
-    return [f">>> {front.imports}", f">>> round(float({call}), 4)", str(loss.example)]
+    return [*_example(front, f"round(float({call}), 4)"), str(loss.example)]
 
 
 def module_doc(m: Map, title: str) -> str:

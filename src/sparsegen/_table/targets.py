@@ -25,6 +25,21 @@ class Target(NamedTuple):
         """Return the row of each label."""
         return np.repeat(np.arange(len(self.indptr) - 1), np.diff(self.indptr))
 
+    def part(self, first: int, n_classes: int) -> Target:
+        """Return what falls on `n_classes` classes from `first` on, counted from there."""
+        here = (self.indices >= first) & (self.indices < first + n_classes)
+        indptr = np.concatenate([[0], np.cumsum(here)])[self.indptr]
+        return Target(indptr, self.indices[here] - first, self.eta[here], self.counted)
+
+    def between(self, start: int, stop: int) -> Target:
+        """Return the rows from `start` to `stop`, without copying where that is all of them."""
+        if start == 0 and stop == len(self.indptr) - 1:
+            return self
+        at = slice(self.indptr[start], self.indptr[stop])
+        indptr = self.indptr[start : stop + 1] - self.indptr[start]
+        counted = None if self.counted is None else self.counted[start:stop]
+        return Target(indptr, self.indices[at], self.eta[at], counted)
+
     def dense(self, n_classes: int, dtype: Any) -> np.ndarray:
         """Return eta as a dense matrix."""
         eta = np.zeros((len(self.indptr) - 1, n_classes), dtype)
@@ -65,8 +80,8 @@ def read(
         if y.shape != tuple(shape):
             wanted = f"{tuple(shape)} (multi-hot) or {tuple(shape[:-1])} (class indices, integers)"
             checks.fail(ValueError, "the shape of target", wanted, f"{y.shape} of dtype {y.dtype}")
-        entries = _dense(y.reshape(n_rows, n_classes))
-    return _shares(*entries, ignore_empty=ignore_empty, even=even, eps=eps)
+        entries = dense_entries(y.reshape(n_rows, n_classes))
+    return shares(*entries, ignore_empty=ignore_empty, even=even, eps=eps)
 
 
 def _indices(y: np.ndarray, n_classes: int, ignore_index: int) -> Target:
@@ -80,7 +95,8 @@ def _indices(y: np.ndarray, n_classes: int, ignore_index: int) -> Target:
     return Target(indptr, indices, np.ones(len(indices)), None if counted.all() else counted)
 
 
-def _dense(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def dense_entries(y: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return what is not 0 in a matrix, as CSR."""
     n_rows, n_classes = y.shape
     at = np.flatnonzero(y)
     indptr = np.searchsorted(at, np.arange(n_rows + 1) * n_classes).astype(np.int64)
@@ -105,9 +121,10 @@ def _sparse(target: Any, shape: tuple[int, int], ndim: int) -> tuple[np.ndarray,
     return indptr.astype(np.int64), indices.astype(np.int64), data
 
 
-def _shares(
+def shares(
     indptr: np.ndarray, indices: np.ndarray, data: np.ndarray, *, ignore_empty: bool, even: str, eps: float | None
 ) -> Target:
+    """Return the target that the nonzero entries of a matrix are, given as CSR."""
     size = np.diff(indptr)
     rows = np.repeat(np.arange(len(size)), size)
     wrong = ~(data > 0)  # NaN too

@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import sparsegen.torch as sgt
+from sparsegen.bench import attention_modes
 from sparsegen.bench.measure import (
     Settings,
     Tell,
@@ -186,7 +187,7 @@ def run(settings: Settings, tell: Tell) -> dict[str, Any]:
     for length in [] if settings.quick else lengths:
         tell(f"memory, length {length}")
         rows += [memory(length, causal) for causal in (False, True)]
-    return _result(cases, [row for row in rows if row is not None])
+    return {**_result(cases, [row for row in rows if row is not None]), "modes": attention_modes.run(settings, tell)}
 
 
 def _result(cases: list[dict[str, Any]], memory: list[dict[str, Any]]) -> dict[str, Any]:

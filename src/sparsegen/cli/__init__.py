@@ -8,7 +8,7 @@ try:
     with needed("the command line", "experiments"):
         import typer
 
-        from sparsegen.cli import bench, explore, report, reproduce, text, tour
+        from sparsegen.cli import bench, explore, labels, report, reproduce, text, tour
 except ImportError as error:
     raise SystemExit(str(error)) from error
 
@@ -30,7 +30,15 @@ def _top(
     """Probability maps with a dial."""
 
 
-for command in (tour.tour, explore.explore, report.report, text.train, text.translate, bench.bench):
+for command in (
+    tour.tour,
+    explore.explore,
+    report.report,
+    text.train,
+    text.translate,
+    labels.train_labels,
+    bench.bench,
+):
     app.command()(command)
 app.add_typer(reproduce.reproduce, name="reproduce")
 

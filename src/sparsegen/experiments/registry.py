@@ -155,7 +155,7 @@ def experiments() -> dict[str, Experiment]:
     Examples
     --------
     >>> list(experiments())
-    ['properties', 'figures', 'synthetic', 'real', 'translation', 'summarization']
+    ['properties', 'figures', 'synthetic', 'real', 'classifiers', 'translation', 'summarization']
     """
     return {each.name: each for each in sorted({**_found(), **_added}.values(), key=lambda each: each.order)}
 

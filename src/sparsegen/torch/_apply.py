@@ -34,7 +34,7 @@ class Info(NamedTuple):
     """The tau of the map's equation: entries whose transformed score exceeds it are the support."""
 
 
-class _Frame:
+class Frame:
     """Torch as the recipe asks for it."""
 
     xp: Any = torch
@@ -85,14 +85,14 @@ class _Frame:
         return torch.where(wrong, torch.nan, x)
 
 
-class _Operations(_Frame):
+class Operations(Frame):
     """The same without the kernels of whole maps: derivatives of any order."""
 
     def whole(self, *given: Any) -> None:
         return None
 
 
-FRAME, OPERATIONS = _Frame(), _Operations()
+FRAME, OPERATIONS = Frame(), Operations()
 
 
 def _by_kernel(m: Map, z: Tensor, radius: Any, temperature: Any, dim: int, mask: Tensor | None) -> Tensor | None:
@@ -104,7 +104,8 @@ def _by_kernel(m: Map, z: Tensor, radius: Any, temperature: Any, dim: int, mask:
     return _autograd.map_rows(z, radius, temperature, m, dim, mask, again)
 
 
-def _finish(found: Any, return_info: bool) -> Any:
+def finish(found: Any, return_info: bool) -> Any:
+    """What a function returns: the info as a tuple with names."""
     return (found[0], Info(*found[1])) if return_info else found
 
 
@@ -125,17 +126,17 @@ def apply(name: str, scores: Any, controls: dict[str, Any], dim: Any, mask: Any,
         if radius.number:
             return _autograd.project_mean(z, controls["q"] if controls else m.fixed["q"], m, dim, mask)
         return _autograd.project(z, radius.value(torch, **controls), dim, mask)
-    return _finish(recipe.apply(FRAME, m, z, controls, dim, mask, return_info), return_info)
+    return finish(recipe.apply(FRAME, m, z, controls, dim, mask, return_info), return_info)
 
 
 def apply_project(points: Any, radius: Any, dim: Any, mask: Any, return_info: bool) -> Any:
     """Apply the primitive itself."""
     z, dim = check_scores(points, dim, "points")
     r = check_control("radius", radius, z, dim)
-    return _finish(recipe.project(FRAME, z, r, dim, check_mask(mask, z), return_info), return_info)
+    return finish(recipe.project(FRAME, z, r, dim, check_mask(mask, z), return_info), return_info)
 
 
-def _checked(transform: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def checked_transform(transform: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
     """A caller's own transform whose result is looked at."""
 
     def g(z: Tensor) -> Tensor:
@@ -154,7 +155,7 @@ def apply_radius(
     """Apply a map with a dial by its radius 1 - lam."""
     z, dim = check_scores(scores, dim)
     radius, mask = check_control("radius", radius, z, dim), check_mask(mask, z)
-    return _finish(recipe.apply_radius(FRAME, m, z, radius, temperature, dim, mask, return_info), return_info)
+    return finish(recipe.apply_radius(FRAME, m, z, radius, temperature, dim, mask, return_info), return_info)
 
 
 def apply_learned(
@@ -171,11 +172,11 @@ def apply_learned(
 def apply_own(scores: Any, radius: Any, transform: Any, dim: Any, mask: Any, return_info: bool = False) -> Any:
     """Apply sparsegen with the caller's own transform by its radius 1 - lam."""
     z, dim = check_scores(scores, dim)
-    radius, mask, own = check_control("radius", radius, z, dim), check_mask(mask, z), _checked(transform)
+    radius, mask, own = check_control("radius", radius, z, dim), check_mask(mask, z), checked_transform(transform)
     found = recipe.project(
         FRAME, z, radius, dim, mask, return_info, lambda hidden: recipe.own_points(FRAME, own, hidden, dim)
     )
-    return _finish(found, return_info)
+    return finish(found, return_info)
 
 
 def apply_sparsegen(scores: Any, lam: Any, transform: Any, dim: Any, mask: Any, return_info: bool) -> Any:

@@ -14,7 +14,7 @@ from sparsegen._table.maps import Map
 from sparsegen._table.radius import of_mean
 from sparsegen.torch import _cpu, _plain
 from sparsegen.torch._cpu import Control
-from sparsegen.torch._route import PLAIN_TYPES, eager, engine, once, readable, traced, transformed
+from sparsegen.torch._route import PLAIN_TYPES, eager, engine, once, readable, to_onnx, traced, transformed
 
 
 @torch.library.custom_op("sparsegen::project", mutates_args=())
@@ -230,6 +230,8 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
             return _Project.apply(x, radius, dim, mask)
         return _cpu.project(x, radius, dim, mask)
     radius = _plain.beside(radius, x)
+    if to_onnx():
+        return _plain.project(x, radius, dim, mask)
     if (traced() or type(x) not in PLAIN_TYPES) and not transformed():
         return project_op(x, radius, dim, mask)
     values = project_op(x.detach(), radius.detach(), dim, mask)

@@ -139,7 +139,7 @@ def _hinge(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask:
 FORMS = {"log": _log, "huber": _huber, "tsallis": _tsallis, "hinge": _hinge}
 
 
-def _on_cpu(target: Any) -> Any:
+def on_cpu(target: Any) -> Any:
     """A target as NumPy or SciPy would have it, if its values can be looked at; else as it is."""
     if not isinstance(target, Tensor):
         return target
@@ -180,13 +180,14 @@ def read_target(
         assert shares.eta is not None  # made here
         return shares._replace(eta=forms.without_hidden(torch, shares.eta, _plain.hide(z, mask)))
     eps = torch.finfo(target.dtype).eps if isinstance(target, Tensor) and target.dtype.is_floating_point else None
-    found = read(_on_cpu(target), z.shape, ignore_index=ignore_index, ignore_empty=ignore_empty, even=even, eps=eps)
-    _check_labels(found, z.detach(), mask)
+    found = read(on_cpu(target), z.shape, ignore_index=ignore_index, ignore_empty=ignore_empty, even=even, eps=eps)
+    check_labels(found, z.detach(), mask)
     counted = None if found.counted is None else torch.from_numpy(found.counted).reshape(z.shape[:-1])
     return Shares(None, found, counted)
 
 
-def _check_labels(target: Target, z: Tensor, mask: Tensor | None) -> None:
+def check_labels(target: Target, z: Tensor, mask: Tensor | None, first: int = 0) -> None:
+    """Refuse a label that may not be chosen; classes are counted from `first` in the message."""
     rows, labels = torch.from_numpy(target.rows()), torch.from_numpy(target.indices)
     if len(rows) == 0:
         return
@@ -195,10 +196,10 @@ def _check_labels(target: Target, z: Tensor, mask: Tensor | None) -> None:
         hidden |= ~mask.expand(z.shape).reshape(-1, z.shape[-1])[rows, labels]
     if hidden.any():
         at = int(hidden.nonzero()[0])
-        checks.hidden_label(int(rows[at]), int(labels[at]))
+        checks.hidden_label(int(rows[at]), int(labels[at]) + first)
 
 
-def _weights(weight: Any, z: Tensor, counted: Tensor | None) -> Tensor | None:
+def row_weights(weight: Any, z: Tensor, counted: Tensor | None) -> Tensor | None:
     """One weight a row, 0 where it does not count; None: all 1."""
     if weight is None:
         return None if counted is None else counted.to(_plain.wide(z))
@@ -211,6 +212,11 @@ def _weights(weight: Any, z: Tensor, counted: Tensor | None) -> Tensor | None:
         checks.fail(ValueError, "weight", "finite and not negative", w[~((w >= 0) & (w < torch.inf))][0].item())
     w = w.expand(z.shape[:-1])
     return w if counted is None else torch.where(counted, w, 0.0)
+
+
+def reduced(rows: Tensor, w: Tensor | None, reduction: str) -> Tensor:
+    """The losses of rows, or their weighted sum or mean."""
+    return forms.reduce(torch, rows, w, reduction)
 
 
 def apply(
@@ -230,9 +236,9 @@ def apply(
     # Weight and control meet the scores further on: one tensor the kernel cannot read keeps all of them from it.
     plain = _route.all_plain(z, target, control, mask, weight)
     shares = read_target(target, z, mask, ignore_index, ignore_empty, f"{name}_loss" if loss.even else "", plain)
-    w = _weights(weight, z, shares.counted)
+    w = row_weights(weight, z, shares.counted)
     if w is not None:  # a row that does not count has no gradient, whatever its scores
         z = torch.where((w > 0).unsqueeze(-1), z, 0.0)
     each = FORMS[loss.form](loss, z, shares, control, mask) if z.shape[-1] else _plain.untouched(z.sum(-1), control)
-    found = forms.reduce(torch, each.to(_plain.wide(z)), w, reduction)
+    found = reduced(each.to(_plain.wide(z)), w, reduction)
     return found.to(z.dtype if z.dtype.itemsize > 2 else torch.float32)

@@ -55,6 +55,16 @@ def all_plain(*given: Any) -> bool:
     return plain and not traced() and not transformed()
 
 
+def recorded(t: Tensor) -> bool:
+    """Should a call on tensors like this one show as an operator that stands for the CPU's kernel?"""
+    return t.is_cpu and (traced() or type(t) not in PLAIN_TYPES) and not transformed() and not to_onnx()
+
+
+def to_onnx() -> bool:
+    """Is the call being exported to ONNX, which knows none of our operators?"""
+    return torch.onnx.is_in_onnx_export()
+
+
 def once(*upstream: Tensor) -> bool:
     """Are gradients wanted as plain numbers? Not with create_graph=True, which differentiates again, nor under vmap."""
     if torch.is_grad_enabled() or _dispatch_modes() or _is_tracing() or _in_functorch():

@@ -24,7 +24,7 @@ from sparsegen.numpy import distance as _distance
 from sparsegen.numpy import explain as _explain
 from sparsegen.torch._cpu import as_array
 from sparsegen.torch._inputs import check_dense
-from sparsegen.torch.attention.multihead import MultiheadAttention
+from sparsegen.torch.attention.probes import Probed
 from sparsegen.torch.modules import Sparsegen
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -228,8 +228,9 @@ def _turn(dial: nn.Module, factor: float) -> None:
     """Multiply the radius of a mapping module, or of attention whose map is given by name."""
     if isinstance(dial, Sparsegen):
         dial.control.mul_(factor)
-    elif isinstance(dial, MultiheadAttention):
-        dial.controls["lam"] = 1 - (1 - dial.controls.get("lam", 0.0)) * factor
+    else:
+        controls: Any = dial.controls
+        controls["lam"] = 1 - (1 - controls.get("lam", 0.0)) * factor
 
 
 class DensityScheduler:
@@ -283,7 +284,10 @@ class DensityScheduler:
         self._watch(model)
 
     def _watch(self, model: nn.Module) -> None:
-        heads = [m for m in model.modules() if isinstance(m, MultiheadAttention) and _has_lam(m.mapping)]
+        # Attention that can be watched and keeps a map: of this package, or hung on a model of another.
+        heads: list[Any] = [
+            m for m in model.modules() if isinstance(m, Probed) and _has_lam(getattr(m, "mapping", None))
+        ]
         inside = {id(m.mapping) for m in heads}
         alone = [m for m in model.modules() if isinstance(m, Sparsegen) and id(m) not in inside]
         dials: list[nn.Module] = [*alone, *(m.mapping if isinstance(m.mapping, Sparsegen) else m for m in heads)]
@@ -295,7 +299,7 @@ class DensityScheduler:
         self._stops = [m.register_forward_hook(self._looked.hook).remove for m in alone]
         for m in heads:
             probe = _WhileTraining(self._looked, m)
-            m._probes = (*m._probes, probe)  # type: ignore[arg-type]
+            m._probes = (*m._probes, probe)
             self._stops.append(partial(_unwatch, m, probe))
 
     def wished(self) -> float:

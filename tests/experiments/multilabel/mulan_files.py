@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 from pathlib import Path
 
+import numpy as np
+
 from sparsegen.experiments.multilabel.datasets import SETS
 
 HEADER = """% a comment
@@ -47,3 +49,15 @@ def write_set(folder: Path, name="emotions", train=HEADER + DENSE, test=HEADER +
     write(folder / (facts.test + end), test)
     write(folder / facts.labels, label_list(labels))
     return folder
+
+
+def toy_set(folder, rows=60):
+    """Two features, two labels that follow their signs, in the form of the set `emotions`."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(2 * rows, 2))
+    Y = (X > 0).astype(int)
+    header = ["@relation toy", *(f"@attribute {name} numeric" for name in "ab")]
+    header += [f"@attribute {name} {{0,1}}" for name in ("sun", "rain")]
+    lines = [f"{a:.6f},{b:.6f},{s},{r}" for (a, b), (s, r) in zip(X, Y)]
+    text = ["\n".join([*header, "@data", *part]) + "\n" for part in (lines[:rows], lines[rows:])]
+    return write_set(folder / "multilabel", train=text[0], test=text[1], labels=("sun", "rain"))

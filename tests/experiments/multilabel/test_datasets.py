@@ -156,7 +156,7 @@ def test_openml_gives_mulans_sizes_by_a_seeded_split(monkeypatch, values):
     rows = np.concatenate([data.X_train[:, 0], data.X_test[:, 0]]).astype(int)
     assert sorted(rows) == list(range(593))
     got = sparse.vstack([data.Y_train, data.Y_test]).toarray()
-    assert got.dtype == np.int8
+    assert got.dtype == np.int64
     np.testing.assert_array_equal(got, on[rows])
     np.testing.assert_array_equal(data.X_test[:, 2:].argmax(axis=1), data.X_test[:, 0] % 3)
     assert data.source == "OpenML 40589, split by seed 3"

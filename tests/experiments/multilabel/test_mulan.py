@@ -23,7 +23,7 @@ def test_a_dense_file_is_numbers_and_one_hot_columns(tmp_path, end):
     assert got_x.dtype == np.float64
     assert got_x.tolist() == X
     assert got_y.format == "csr"
-    assert got_y.dtype == np.int8
+    assert got_y.dtype == np.int64
     assert got_y.toarray().tolist() == Y
     assert names == NAMES
 

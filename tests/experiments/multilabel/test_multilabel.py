@@ -166,20 +166,8 @@ def test_the_rule_beside_a_verdict_is_written_down():
         assert re.search(r"\d", entry.measured)
 
 
-def toy_set(folder, rows=60):
-    """Two features, two labels that follow their signs, in the form of the set `emotions`."""
-    rng = np.random.default_rng(0)
-    X = rng.normal(size=(2 * rows, 2))
-    Y = (X > 0).astype(int)
-    header = ["@relation toy", *(f"@attribute {name} numeric" for name in "ab")]
-    header += [f"@attribute {name} {{0,1}}" for name in ("sun", "rain")]
-    lines = [f"{a:.6f},{b:.6f},{s},{r}" for (a, b), (s, r) in zip(X, Y)]
-    text = ["\n".join([*header, "@data", *part]) + "\n" for part in (lines[:rows], lines[rows:])]
-    return mulan_files.write_set(folder / "multilabel", train=text[0], test=text[1], labels=("sun", "rain"))
-
-
 def test_real_data_is_tuned_on_training_rows_and_scored_on_test_rows(tmp_path, monkeypatch):
-    toy_set(tmp_path)
+    mulan_files.toy_set(tmp_path)
     monkeypatch.setenv("SPARSEGEN_DATA", str(tmp_path))
     result = real.run("smoke")
     assert {row["pair"] for row in result.rows} == set(PAIRS)

@@ -138,7 +138,7 @@ def test_the_defaults_are_the_papers():
     assert documents.X.shape == documents.Y.shape == (5000, 10)
     assert (documents.X.sum(axis=1) == 2000).all()
     assert [len(part) for part in split(documents, seed=0)] == [2500, 1000, 1500]
-    assert documents.Y.dtype == np.int8
+    assert documents.Y.dtype == np.int64
 
 
 def test_sizes_are_free():

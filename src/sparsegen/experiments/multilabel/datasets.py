@@ -56,7 +56,7 @@ SETS = {
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """A multilabel data set. X is a dense array, or CSR where the file is sparse; Y is a CSR indicator of int8."""
+    """A multilabel data set. X is a dense array, or CSR where the file is sparse; Y is a CSR indicator."""
 
     name: str
     X_train: Any
@@ -196,7 +196,7 @@ def _find(place: Path, file: str) -> Path | None:
 def _openml_table(facts: Facts, data_home: str | Path | None) -> tuple[Any, Any, tuple[str, ...], tuple[str, ...]]:
     """X, Y and the names of features and labels as OpenML has them."""
     try:
-        from sklearn import datasets
+        import sklearn.datasets as datasets
     except ImportError as error:
         raise missing("fetching", "scikit-learn", "experiments") from error
     try:
@@ -223,4 +223,4 @@ def _openml_labels(title: str, target: np.ndarray) -> sparse.csr_array:
     on = np.isin(words, ("TRUE", "1"))
     if (wrong := ~on & ~np.isin(words, ("FALSE", "0"))).any():
         fail(ValueError, f"labels of {title}", "TRUE or FALSE", repr(str(words[wrong][0])))
-    return sparse.csr_array(on.astype(np.int8).reshape(len(words), -1))
+    return sparse.csr_array(on.astype(np.int64).reshape(len(words), -1))

@@ -62,7 +62,7 @@ def read_arff(path: str | Path, label_names: Sequence[str]) -> tuple[Any, sparse
     Returns
     -------
     X : array or CSR matrix of float64, shape (n, columns)
-    Y : CSR matrix of int8, shape (n, labels)
+    Y : CSR matrix of int64, shape (n, labels)
         Columns in the order of `label_names`.
     feature_names : tuple of str
 
@@ -85,7 +85,7 @@ def read_arff(path: str | Path, label_names: Sequence[str]) -> tuple[Any, sparse
     if (wrong := Y.data != 1).any():
         row = int(np.searchsorted(Y.indptr, wrong.argmax(), side="right")) - 1
         fail(ValueError, table.at(row), "a row whose labels are 0 or 1", f"{Y.data[wrong][0]:g}")
-    return X, Y.astype(np.int8), names
+    return X, Y.astype(np.int64), names
 
 
 @dataclass(frozen=True)

@@ -52,14 +52,18 @@ class Scores(NamedTuple):
 def model(pair: str, **parameters: Any) -> SparseMultilabelClassifier:
     """Make the classifier of a pair; the threshold of softmax is set from outside.
 
-    >>> model("sparsemax+huber", alpha=0.1)
-    SparseMultilabelClassifier(alpha=0.1, loss='huber', mapping='sparsemax')
+    >>> made = model("sparsemax+huber", alpha=0.1)
+    >>> made.mapping, made.loss, made.threshold
+    ('sparsemax', 'huber', 0.0)
     """
     from sparsegen.sklearn import SparseMultilabelClassifier
 
     chosen = PAIRS[pair]
-    threshold = 0.5 if chosen.tunes == "p0" else "auto"  # any number: it saves the search for one
-    return SparseMultilabelClassifier(mapping=chosen.mapping, loss=chosen.loss, threshold=threshold, **parameters)
+    # The paper's way, so that nothing is chosen in `fit`: labels are the support, whose dial is that of the loss. For
+    # softmax any number saves the search for one.
+    threshold = 0.5 if chosen.tunes == "p0" else 0.0
+    fixed: dict[str, Any] = {"threshold": threshold, "intercept_scaling": 1.0, "solver": "lbfgs", "max_iter": 10_000}
+    return SparseMultilabelClassifier(mapping=chosen.mapping, loss=chosen.loss, **fixed, **parameters)
 
 
 def trained(model: SparseMultilabelClassifier, X: Any, Y: Any) -> SparseMultilabelClassifier:

@@ -7,29 +7,24 @@ once on Mulan's test rows.
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
-from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
 from sparsegen._table.checks import fail
 from sparsegen.experiments import sweep
-from sparsegen.experiments.folders import DATA_VARIABLE
 from sparsegen.experiments.memory import peak_mib
 from sparsegen.experiments.multilabel import claims
+from sparsegen.experiments.multilabel.mulan_sets import files, loaded
 from sparsegen.experiments.multilabel.pairs import PAIRS, model, score, threshold_for, trained
 from sparsegen.experiments.multilabel.synthetic import optimum
 from sparsegen.experiments.registry import Data, Experiment, Option
 from sparsegen.experiments.store import Result, Stopwatch
 from sparsegen.experiments.tables import Column, Table, number
-
-if TYPE_CHECKING:
-    from sparsegen.experiments.multilabel.datasets import Dataset
 
 VERSION = "1"  # of the cells: raised when they would give other numbers
 TOLERANCE = 1e-3  # relative duality gap of the final fits
@@ -45,7 +40,7 @@ SMOOTH_ALPHAS = (0.1, 0.03, 0.01, 0.003, 0.001, 0.0003)
 
 
 def _preparation(name: str, n_rows: int) -> Any:
-    from sklearn import preprocessing
+    import sklearn.preprocessing as preprocessing
     from sklearn.pipeline import make_pipeline
 
     if name == "quantile":
@@ -83,17 +78,6 @@ PLANS = {
 SCALES = {"smoke": ("emotions",), "small": ("scene", "emotions", "birds"), "paper": tuple(PLANS)}
 
 
-def _data(name: str, openml: bool) -> Dataset:
-    return _loaded(name, openml, os.environ.get(DATA_VARIABLE))
-
-
-@cache
-def _loaded(name: str, openml: bool, folder: str | None) -> Dataset:
-    from sparsegen.experiments.multilabel.datasets import fetch_openml, load
-
-    return fetch_openml(name) if openml else load(name, folder)
-
-
 def _folds(plan: Plan, n: int, seed: int) -> Any:
     from sklearn.model_selection import KFold, ShuffleSplit
 
@@ -110,7 +94,7 @@ def tune(name: str, pair: str, preparation: str, q: float, seed: int, openml: bo
     """Score each penalty on rows that were not trained on, and find its p0 there."""
     from scipy import sparse
 
-    data, plan = _data(name, openml), _plan(name, quick)
+    data, plan = loaded(name, openml), _plan(name, quick)
     alphas = sorted(plan.alphas(pair), reverse=True)  # from smooth to fine, each fit starting at the last
     held: list[list[np.ndarray]] = [[] for _ in alphas]
     truth = []
@@ -132,7 +116,7 @@ def tune(name: str, pair: str, preparation: str, q: float, seed: int, openml: bo
 
 def final(name: str, pair: str, preparation: str, q: float, alpha: float, p0: float, openml: bool) -> dict[str, Any]:
     """Fit the chosen model to all training rows and score the test rows."""
-    data = _data(name, openml)
+    data = loaded(name, openml)
     prepare = _preparation(preparation, data.X_train.shape[0]).fit(data.X_train)
     start = time.perf_counter()
     fitted = trained(model(pair, q=q, alpha=alpha, tol=TOLERANCE), prepare.transform(data.X_train), data.Y_train)
@@ -188,7 +172,7 @@ def run(
         if name not in PLANS:
             fail(ValueError, "sets", "among " + ", ".join(map(repr, PLANS)), repr(name))
     for name in sets:
-        _data(name, openml)  # a missing file is said before any work
+        loaded(name, openml)  # a missing file is said before any work
     clock, quick = Stopwatch(), scale == "smoke"
     todo = _tuning_cells(sets, seed, openml, quick)
     chosen = choose(todo, sweep.run(tune, todo, store=store, version=VERSION, **how))
@@ -216,12 +200,6 @@ def tables(result: Result) -> Iterator[Table]:
     yield Table(title, columns, tuple(rows), (optimum(result),))
 
 
-def _files(scale: str) -> list[str]:
-    from sparsegen.experiments.multilabel.datasets import SETS
-
-    return [file for name in SCALES[scale] for file in (SETS[name].train, SETS[name].test, SETS[name].labels)]
-
-
 EXPERIMENT = Experiment(
     name="real",
     title="Multilabel learning on real data",
@@ -233,7 +211,7 @@ EXPERIMENT = Experiment(
         Option("sets", "Names of data sets, with commas; else those of the scale."),
         Option("openml", "Download from OpenML instead (no Mulan split there).", bool),
     ),
-    data=Data("Mulan's files", "multilabel", _files),
+    data=Data("Mulan's files", "multilabel", lambda scale: files(SCALES[scale])),
     tables=tables,
     ledger=claims.real,
 )

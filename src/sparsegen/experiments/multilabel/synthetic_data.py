@@ -25,7 +25,7 @@ class Documents:
     """Documents and the distributions they were drawn from."""
 
     X: np.ndarray  # (n, vocabulary) how often each word occurs
-    Y: np.ndarray  # (n, n_labels) int8, 1 where the document has the label
+    Y: np.ndarray  # (n, n_labels) int64, 1 where the document has the label
     word_distributions: np.ndarray  # (n_labels, vocabulary) p(word | label), rows sum to 1
     label_prior: np.ndarray  # (n_labels,) what labels were drawn by
 
@@ -165,7 +165,7 @@ def _draw_labels(rng: np.random.Generator, counts: np.ndarray, p_label: np.ndarr
     """
     clocks = rng.exponential(size=(len(counts), len(p_label))) / p_label
     place = clocks.argsort(axis=1).argsort(axis=1)
-    return (place < counts[:, None]).astype(np.int8)
+    return (place < counts[:, None]).astype(np.int64)
 
 
 def _whole(name: str, value: object, low: int, high: int | None = None) -> int:

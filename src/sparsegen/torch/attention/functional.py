@@ -1,9 +1,9 @@
 """Attention whose weights are one of the maps: scaled_dot_product_attention with weights that can be exactly 0.
 
-Two ways, one answer. Plain CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights
-only their support, as CSR, and never holds a queries x keys matrix. Everything else (other maps and devices, tracers,
-torch.func, a mask that is learnt, gradients of gradients) is composed from torch's operations and the maps of this
-package.
+Two ways, one answer. CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights only
+their support, as CSR, and never holds a queries x keys matrix; tracers see it as a registered operator. Everything else
+(other maps and devices, torch.func, a mask that is learnt, gradients of gradients, weights asked of a tracer) is
+composed from torch's operations and the maps of this package.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ from sparsegen._table import checks
 from sparsegen._table.controls import controls_of, mapping_name
 from sparsegen._table.maps import MAPS, Map
 from sparsegen.torch import _apply, _inputs, _plain, _route, modules
+from sparsegen.torch._cpu import STORAGE
 from sparsegen.torch._mapping import Mapping
-from sparsegen.torch.attention import fused, inputs, plain
+from sparsegen.torch.attention import fused, inputs, plain, registered
 from sparsegen.torch.attention.weights import SparseWeights, from_dense
 
 
@@ -30,8 +31,8 @@ class _Choice(NamedTuple):
 
     weigh: Callable[[Tensor, Tensor | None], Tensor]
     map: Map | None = None  # None: not for the kernel
-    control: Tensor | float = 1.0  # the radius, or the q of a map that makes its radius of the mean
-    temperature: float | None = None  # of a softmax that torch's own attention can do
+    control: Tensor | float = 1.0  # the radius, a share of a sum, or the q of a map that makes its radius of the mean
+    temperature: float = 1.0  # of exponentials
 
 
 def _by_name(name: str, given: dict[str, Any], scores: Tensor) -> _Choice:
@@ -42,12 +43,17 @@ def _by_name(name: str, given: dict[str, Any], scores: Tensor) -> _Choice:
     def weigh(z: Tensor, mask: Tensor | None) -> Tensor:
         return _apply.apply(name, z, dict(checked), -1, mask, False)
 
-    if not m.linear:
-        temperature = checked.get("temperature")
-        return _Choice(weigh, temperature=temperature if name == "softmax" and type(temperature) is float else None)
-    if m.radius.number:
+    temperature = checked.get("temperature", 1.0)
+    if m.power:
+        alpha = checked.get("alpha", m.fixed.get("alpha"))
+        return _Choice(weigh, m if type(alpha) is float and alpha == 1.5 else None)
+    if m.radius.of == "mean":
         return _Choice(weigh, m, checked.get("q", m.fixed.get("q", 0.0)))
-    return _Choice(weigh, m, m.radius.value(torch, **checked))
+    if m.radius.of == "sum":
+        share = m.radius.value(torch, checked.get("lam", m.fixed.get("lam", 0.0)))
+        fused_m = m if fused.weigh_of(m) is not None and type(temperature) is float else None
+        return _Choice(weigh, fused_m, share, temperature if type(temperature) is float else 1.0)
+    return _Choice(weigh, m if m.linear else None, m.radius.value(torch, **checked))
 
 
 def _by_module(module: Mapping, given: dict[str, Any], scores: Tensor) -> _Choice:
@@ -55,10 +61,12 @@ def _by_module(module: Mapping, given: dict[str, Any], scores: Tensor) -> _Choic
     if module.dim != -1:
         checks.fail(ValueError, "the dim of mapping", "-1, the keys", module.dim)
     m = module.row
-    if m is None or not m.linear:
+    shares = m is not None and module.control_name == "lam" and type(module.temperature) is float
+    if m is None or m.power or fused.weigh_of(m) != (1 if shares and m.radius.of == "sum" else 0):
         return _Choice(module)
-    control = "radius" if m.radius.of == "control" else "q"
-    return _Choice(module, m, _inputs.check_control(control, module.kernel_control(), scores, -1))
+    control = "q" if m.radius.of == "mean" else "radius"
+    temperature = module.temperature if shares else 1.0
+    return _Choice(module, m, _inputs.check_control(control, module.kernel_control(), scores, -1), temperature)
 
 
 def _choose(mapping: Any, controls: dict[str, Any], scores: Tensor) -> _Choice:
@@ -101,7 +109,8 @@ def sparse_attention(
     """Attention with sparse weights: torch's scaled_dot_product_attention with one of the maps for softmax.
 
     On CPUs the maps of linear scores (sparsemax, sparsegen_lin, sparsecone, sparsehourglass, sum_normalization_plus,
-    hardmax) are one fused kernel: it takes memory for the support of the weights only, and so does its backward pass.
+    hardmax) and entmax with alpha = 1.5 are one fused kernel: it takes memory for the support of the weights only, and
+    so does its backward pass. So is sparsegen_softmax where no gradient is wanted.
 
     Parameters
     ----------
@@ -143,25 +152,40 @@ def sparse_attention(
     >>> sgt.sparse_attention(torch.tensor([[2.0]]), keys, torch.eye(3), mapping="sparsegen_lin", lam=0.75)
     tensor([[1., 0., 0.]])
     """
+    if (
+        attn_mask is None
+        and dropout_p == 0
+        and not return_weights
+        and q is None
+        and temperature is None
+        and alpha is None
+    ):
+        found = _quick(query, key, value, is_causal, mapping, scale, enable_gqa, lam)
+        if found is not None:
+            return found
     query, key, value, group = inputs.check_tensors(query, key, value, enable_gqa)
-    dtype = query.dtype
     if return_weights not in (False, True, "csr"):
         checks.fail(ValueError, "return_weights", "False, True or 'csr'", repr(return_weights))
     if not 0 <= dropout_p <= 1:
         checks.fail(ValueError, "dropout_p", "between 0 and 1", dropout_p)
-    if query.dtype.itemsize == 2:
-        query, key, value = query.float(), key.float(), value.float()
-    like = query.new_empty(()).expand(*query.shape[:-1], key.shape[-2])  # the scores' shape, without their memory
+    # The scores' shape, without their memory.
+    like = fused.wide(query.new_empty(())).expand(*query.shape[:-1], key.shape[-2])
     choice = _choose(mapping, {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha}, like)
     mask, bias = inputs.check_mask(attn_mask, is_causal, like)
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
-    if choice.map is not None and _can_fuse(query, key, value, choice.control, mask, bias):
-        call = fused.Call(choice.map, mask, bias, bool(is_causal), factor, float(dropout_p), group)
-        return fused.run(query, key, value, choice.control, call, return_weights, dtype)
-    key, value = plain.repeat(key, group), plain.repeat(value, group)
-    if choice.temperature is not None and not return_weights and _torch_can(query, key, value, attn_mask):
+    if _torch_can(choice, query, key, value, attn_mask, return_weights):
         by = factor / choice.temperature
-        return F.scaled_dot_product_attention(query, key, value, None, dropout_p, is_causal, scale=by).to(dtype)
+        given = (fused.wide(query), plain.repeat(fused.wide(key), group), plain.repeat(fused.wide(value), group))
+        return F.scaled_dot_product_attention(*given, None, dropout_p, is_causal, scale=by).to(query.dtype)
+    if choice.map is not None and _has_way_back(choice, query, key, value, bias):
+        how = (bool(is_causal), factor, float(dropout_p), group, choice.temperature)
+        call = fused.Call(choice.map, mask, bias, *how)
+        if _route.all_plain(query, key, value, choice.control, mask, bias) and _filled(query, key, value):
+            return fused.run(query, key, value, choice.control, call, return_weights)
+        if not return_weights and _route.recorded(query):
+            return registered.run(query, key, value, choice.control, call)
+    dtype = query.dtype
+    query, key, value = fused.wide(query), plain.repeat(fused.wide(key), group), plain.repeat(fused.wide(value), group)
     out, weights = plain.attend(query, key, value, choice.weigh, mask, bias, is_causal, factor, dropout_p)
     if not return_weights:
         return out.to(dtype)
@@ -169,16 +193,48 @@ def sparse_attention(
     return out.to(dtype), from_dense(weights) if return_weights == "csr" else weights
 
 
-def _torch_can(q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None) -> bool:
+def _quick(
+    q: Any, k: Any, v: Any, causal: bool, mapping: Any, scale: float | None, gqa: bool, lam: Any
+) -> Tensor | None:
+    """The answer to a usual call, in which nothing needs a second look; None for all others, also for wrong ones.
+
+    To decode is to call with one query at a time: most of such a call would be checks.
+    """
+    m = MAPS.get(mapping) if type(mapping) is str else None
+    if m is None or not m.linear or m.radius.of != "control" or type(q) is not Tensor or not _route.eager(q, 1.0, None):
+        return None
+    if lam is not None and not (type(lam) is float and lam < 1 and m.controls):
+        return None
+    if type(k) is not Tensor or type(v) is not Tensor or _learns(q, k, v) or not (k.is_cpu and v.is_cpu):
+        return None
+    if any(t.layout is not torch.strided or t.is_nested for t in (q, k, v)):
+        return None
+    a, b, c = q.shape, k.shape, v.shape
+    group = a[-3] // b[-3] if gqa and len(a) > 2 and len(b) == len(a) and b[-3] and a[-3] % b[-3] == 0 else 1
+    fits = b[:-1] == c[:-1] and a[-1] == b[-1] and (a[:-2] == b[:-2] if group == 1 else a[:-3] == b[:-3])
+    if not fits or len(a) < 2 or 0 in a or 0 in b or 0 in c:
+        return None
+    if not q.dtype == k.dtype == v.dtype or q.dtype not in STORAGE or torch.is_autocast_enabled("cpu"):
+        return None
+    radius = m.radius.fixed if m.radius.fixed is not None else 1 - (lam or 0.0)
+    factor = 1 / math.sqrt(a[-1]) if scale is None else float(scale)
+    return fused.forward(q, k, v, radius, fused.Call(m, None, None, bool(causal), factor, 0.0, group), keep=False).out
+
+
+def _learns(*tensors: Any) -> bool:
+    return torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in tensors)
+
+
+def _torch_can(choice: _Choice, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, return_weights: Any) -> bool:
     """Torch's own softmax attention has no gradient of its gradient, and its own mind about rows without keys."""
-    learns = torch.is_grad_enabled() and any(t.requires_grad for t in (q, k, v))
-    return mask is None and not learns and _filled(q, k)
+    soft = choice.map is not None and choice.map.name == "softmax" and mask is None and not return_weights
+    return soft and not _learns(q, k, v) and _filled(q, k)
 
 
-def _can_fuse(q: Tensor, k: Tensor, v: Tensor, control: Any, mask: Tensor | None, bias: Tensor | None) -> bool:
-    if bias is not None and bias.requires_grad and torch.is_grad_enabled():
-        return False
-    return _route.all_plain(q, k, v, control, mask, bias) and _filled(q, k, v)
+def _has_way_back(choice: _Choice, q: Tensor, k: Tensor, v: Tensor, bias: Tensor | None) -> bool:
+    """Does the kernel have every gradient that is wanted? Not of masks, and not of shares, which is dense."""
+    dense = choice.map is not None and choice.map.radius.of == "sum"
+    return not _learns(bias) and not (dense and _learns(q, k, v, choice.control))
 
 
 def _filled(*tensors: Tensor) -> bool:

@@ -11,7 +11,7 @@ from torch import Tensor
 import sparsegen._core as _core
 from sparsegen._table.maps import Map
 from sparsegen._table.radius import of_mean, slopes_of_mean
-from sparsegen.torch import _plain, _route
+from sparsegen.torch import _autograd, _plain, _route
 from sparsegen.torch._cpu import STORAGE, address, address_or_none, settled
 from sparsegen.torch.attention.plain import allowed, repeat, scores
 from sparsegen.torch.attention.weights import SparseWeights
@@ -27,12 +27,38 @@ class Call(NamedTuple):
     scale: float
     dropout: float
     group: int  # query heads that share a head of keys and values
+    temperature: float = 1.0  # of shares of exponentials
+    seed: int = 0  # of dropout: the same seed takes the same weights, whatever else is asked
+
+
+def weigh_of(m: Map) -> int | None:
+    """The kernel's name for what a map makes of a row of scores: a projection, shares, entmax; None if it has none."""
+    if m.power:
+        return 2
+    if m.radius.of == "sum":
+        return 1 if m.transform == "exp" else None
+    return 0 if m.linear else None
+
+
+def _weigh(call: Call) -> int:
+    found = weigh_of(call.map)
+    assert found is not None  # asked of maps that the kernel has
+    return found
+
+
+def _of_mean(call: Call) -> bool:
+    return call.map.radius.of == "mean"
 
 
 def _rows(t: Tensor, steps: tuple[int, ...] = (1,)) -> Tensor:
     """`t` with its numbers in memory and the entries of a row one of `steps` apart, copied if they are not."""
     t = settled(t)
     return t if t.stride(-1) in steps else t.contiguous()
+
+
+def wide(t: Tensor) -> Tensor:
+    """Halves in float32, in which they are computed."""
+    return t.float() if t.dtype.itemsize == 2 else t
 
 
 def _walk(t: Tensor) -> list[int]:
@@ -68,28 +94,30 @@ def _sizes(q: Tensor, k: Tensor, v: Tensor, group: int) -> list[int]:
     return [group, q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]]
 
 
-def _forward(q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, keep: bool) -> _Found:
-    """Run the kernel; the support is kept if to `keep`."""
+def forward(
+    q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, keep: bool, sum_values: bool = True
+) -> _Found:
+    """Run the kernel; the support is kept if to `keep`, and the output left empty where no values are to be summed."""
     lead = tuple(q.shape[:-1])
     q, k, v, mask = _rows(q), _rows(k), _rows(v), _spread_mask(call, (*lead, k.shape[-2]))
     radius, radii = _per_row(control, lead)
-    out = q.new_empty((*lead, v.shape[-1]))
-    means = tuple(torch.empty(lead, dtype=torch.float64) for _ in range(3)) if keep and call.map.radius.number else ()
+    out = q.new_empty((*lead, v.shape[-1]) if sum_values else 0)
+    means = tuple(torch.empty(lead, dtype=torch.float64) for _ in range(3)) if keep and _of_mean(call) else ()
     found_radius, mean, count = (t.data_ptr() for t in means) if means else (0, 0, 0)
     sizes = torch.empty(math.prod(lead), dtype=torch.int64) if keep else None
-    seed = int(torch.randint(2**63 - 1, ()).item()) if call.dropout else 0
     found = _core.attention(
-        STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
-        _walk(v), radius, address_or_none(radii), call.causal, call.map.radius.number, call.bias is not None,
-        [] if mask is None else _walk(mask), 0 if mask is None else mask.stride(-1), call.dropout, seed,
-        out.data_ptr(), found_radius, mean, count, address_or_none(sizes),
+        STORAGE[q.dtype], torch.get_num_threads(), _weigh(call), call.temperature, call.scale,
+        _sizes(q, k, v, call.group), _walk(q), _walk(k), _walk(v), radius, address_or_none(radii), call.causal,
+        call.map.radius.number if _of_mean(call) else 0, call.bias is not None,
+        [] if mask is None else _walk(mask), 0 if mask is None else mask.stride(-1), call.dropout, call.seed,
+        out.data_ptr() if sum_values else 0, found_radius, mean, count, address_or_none(sizes),
     )  # fmt: skip
     if sizes is None:
         none = out.new_empty(0)
         return _Found(out, none, none, none, ())
     indptr, indices = torch.zeros(len(sizes) + 1, dtype=torch.int64), torch.empty(found.size(), dtype=torch.int32)
     torch.cumsum(sizes, 0, out=indptr[1:])
-    values = out.new_empty(len(indices))
+    values = torch.empty(len(indices), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
     found.move_to(indices.data_ptr(), values.data_ptr())
     return _Found(out, indptr, indices, values, means)
 
@@ -108,7 +136,7 @@ class _Attention(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call) -> tuple[Tensor, ...]:
-        found = _forward(q, k, v, control, call, keep=True)
+        found = forward(q, k, v, control, call, keep=True)
         ctx.set_materialize_grads(False)
         ctx.call, ctx.control = call, None if isinstance(control, Tensor) else control
         given = [control] if isinstance(control, Tensor) else []
@@ -121,45 +149,47 @@ class _Attention(torch.autograd.Function):
         if out_grad is None and value_grad is None:
             return None, None, None, None, None
         q, k, v, indptr, indices, values, *rest = ctx.saved_tensors
-        means = tuple(rest[:3]) if ctx.call.map.radius.number else ()
+        means = tuple(rest[:3]) if _of_mean(ctx.call) else ()
         control = rest[-1] if ctx.control is None else ctx.control
         found = _Found(values.new_empty(0), indptr, indices, values, means)
         grads = [g for g in (out_grad, value_grad) if g is not None]
         if not _route.once(*grads):
             return *_again(ctx, q, k, v, control, found, out_grad, value_grad), None
-        return *_backward(ctx, q, k, v, control, found, out_grad, value_grad), None
+        want = ctx.needs_input_grad[3]
+        return *backward(q, k, v, control, ctx.call, found, out_grad, value_grad, want), None
 
 
-def _backward(
-    ctx: Any, q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, found: _Found, out_grad: Tensor | None,
-    value_grad: Tensor | None,
+def backward(
+    q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, found: _Found, out_grad: Tensor | None,
+    value_grad: Tensor | None, want_control: bool,
 ) -> tuple[Tensor | None, ...]:  # fmt: skip
-    """Gradients of q, k, v and the control by the kernel."""
-    call, lead = ctx.call, tuple(q.shape[:-1])
+    """Gradients of q, k, v and, if wanted, of the control by the kernel."""
+    lead = tuple(q.shape[:-1])
+    dtype, like = q.dtype, found.values
     if out_grad is None:
-        out_grad = q.new_zeros((*lead, v.shape[-1]))
-    out_grad = settled(out_grad.contiguous())
+        out_grad = like.new_zeros((*lead, v.shape[-1]))
+    out_grad = settled(wide(out_grad).contiguous())
     more = settled(value_grad.contiguous()) if value_grad is not None else None
     q, k, v = _rows(q), _rows(k), _rows(v)
-    radius, radii = (0.0, found.means[0]) if call.map.radius.number else _per_row(control, lead)
-    q_grad, k_grad, v_grad = q.new_empty(q.shape), k.new_zeros(k.shape), v.new_zeros(v.shape)
-    want = ctx.needs_input_grad[3] or bool(call.map.radius.number)
-    along = torch.empty(lead, dtype=torch.float64) if want else None
+    radius, radii = (0.0, found.means[0]) if _of_mean(call) else _per_row(control, lead)
+    # Halves are summed in float32 and rounded once.
+    q_grad, k_grad, v_grad = like.new_empty(q.shape), like.new_zeros(k.shape), like.new_zeros(v.shape)
+    along = torch.empty(lead, dtype=torch.float64) if want_control or _of_mean(call) else None
     slopes = torch.empty_like(found.values)
     _core.attention_vjp(
-        STORAGE[q.dtype], torch.get_num_threads(), call.scale, _sizes(q, k, v, call.group), _walk(q), _walk(k),
-        _walk(v), radius, address_or_none(radii), _kept_scale(call.dropout), address(found.indptr),
+        STORAGE[q.dtype], torch.get_num_threads(), _weigh(call), call.scale, _sizes(q, k, v, call.group),
+        _walk(q), _walk(k), _walk(v), radius, address_or_none(radii), _kept_scale(call.dropout), address(found.indptr),
         address(found.indices), address(found.values), address(out_grad), address_or_none(more), slopes.data_ptr(),
         q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), address_or_none(along),
     )  # fmt: skip
-    if along is not None and call.map.radius.number:
-        along = _through_mean(call, q, k, control, found.means, along, q_grad, k_grad)
+    if along is not None and _of_mean(call):
+        along = _through_mean(call, wide(q), wide(k), control, found.means, along, q_grad, k_grad)
     control_grad = None
-    if ctx.needs_input_grad[3]:
+    if want_control:
         assert along is not None  # asked for
         assert isinstance(control, Tensor)  # a number needs no gradient
         control_grad = along.sum_to_size(control.shape).to(control.dtype)
-    return q_grad, k_grad, v_grad, control_grad
+    return q_grad.to(dtype), k_grad.to(dtype), v_grad.to(dtype), control_grad
 
 
 def _through_mean(
@@ -203,16 +233,10 @@ def _again(
     with torch.no_grad():
         found_p = SparseWeights(found.indptr, found.indices, found.values, shape)
         signed, entries = found_p.to_dense(), found_p.flat_index()
-        keep = torch.full_like(signed, _kept_scale(call.dropout)).masked_fill(signed < 0, 0.0)
     with torch.enable_grad():
-        mask = allowed(call.causal, call.mask, q, k.shape[-2])
-        z = scores(q, repeat(k, call.group), call.bias, call.scale)
-        radius = torch.as_tensor(control, dtype=torch.float64)
-        if call.map.radius.number:
-            radius = of_mean(torch, call.map.radius, *_plain.row_means(z, -1, mask), control)
-        weights = _plain.with_derivatives(z, radius, -1, signed.abs()) * keep
-        results = [weights @ repeat(v, call.group), weights.flatten().index_select(0, entries)]
-        pairs = [(r, g) for r, g in zip(results, (out_grad, value_grad)) if g is not None]
+        weights = composed(q, k, control, call, signed)
+        results = [weights @ repeat(wide(v), call.group), weights.flatten().index_select(0, entries)]
+        pairs = [(r, g.to(r.dtype)) for r, g in zip(results, (out_grad, value_grad)) if g is not None]
         asked = [t for t, wanted in zip((q, k, v, control), want) if wanted and isinstance(t, Tensor)]
         grads = torch.autograd.grad(
             [r for r, _ in pairs], asked, [g for _, g in pairs], create_graph=torch.is_grad_enabled(), allow_unused=True
@@ -221,18 +245,36 @@ def _again(
     return tuple(next(each) if wanted else None for wanted in want)
 
 
-def run(
-    q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, return_weights: bool | str, dtype: Any
-) -> Any:
+def composed(q: Tensor, k: Tensor, control: Tensor | float, call: Call, signed: Tensor) -> Tensor:
+    """The dense weights, with derivatives of every order, of values the kernel found: negative where dropout took."""
+    keep = torch.full_like(signed, _kept_scale(call.dropout)).masked_fill(signed < 0, 0.0)
+    mask = allowed(call.causal, call.mask, q, k.shape[-2])
+    z = scores(wide(q), repeat(wide(k), call.group), call.bias, call.scale)
+    if call.map.power:
+        return _autograd.entmax(z, 1.5, -1, mask) * keep
+    radius = torch.as_tensor(control, dtype=torch.float64)
+    if _of_mean(call):
+        radius = of_mean(torch, call.map.radius, *_plain.row_means(z, -1, mask), control)
+    return _plain.with_derivatives(z, radius, -1, signed.abs()) * keep
+
+
+def draw_seed(like: Tensor) -> Tensor:
+    """A seed of dropout by torch's generator."""
+    return torch.randint(2**63 - 1, (), device=like.device)
+
+
+def run(q: Tensor, k: Tensor, v: Tensor, control: Tensor | float, call: Call, return_weights: bool | str) -> Any:
     """Output, and the weights in the form asked for, of tensors that the kernel can read."""
+    if call.dropout:
+        call = call._replace(seed=int(draw_seed(q).item()))
     wants = torch.is_grad_enabled() and any(isinstance(t, Tensor) and t.requires_grad for t in (q, k, v, control))
     if wants:
         out, values, indptr, indices = _Attention.apply(q, k, v, control, call)
     else:
-        found = _forward(q, k, v, control, call, keep=bool(return_weights))
+        found = forward(q, k, v, control, call, keep=bool(return_weights))
         out, indptr, indices = found.out, found.indptr, found.indices
         values = _weights(found.values, call.dropout)
     if not return_weights:
-        return out.to(dtype)
-    weights = SparseWeights(indptr, indices, values.to(dtype), (*q.shape[:-1], k.shape[-2]))
-    return out.to(dtype), weights if return_weights == "csr" else weights.to_dense()
+        return out
+    weights = SparseWeights(indptr, indices, values.to(q.dtype), (*q.shape[:-1], k.shape[-2]))
+    return out, weights if return_weights == "csr" else weights.to_dense()

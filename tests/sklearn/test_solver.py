@@ -7,9 +7,9 @@ import pytest
 import scipy.sparse as sp
 from scipy.optimize import linprog, minimize
 
-from sparsegen import _solver
 from sparsegen._table.targets import read
 from sparsegen.numpy import losses as _losses
+from sparsegen.sklearn import solver
 
 CASES = [
     ("softmax_log", 0.0),
@@ -31,7 +31,7 @@ def sample(n=40, d=3, K=4, seed=0):
 
 def problem(X, Y, loss, control, alpha=0.05, weight=None, intercept=True):
     weight = np.ones(len(Y)) if weight is None else weight
-    return _solver.Problem(X, read(Y, Y.shape), Y.shape[1], loss, control, alpha, weight, intercept)
+    return solver.Problem(X, read(Y, Y.shape), Y.shape[1], loss, control, alpha, weight, intercept)
 
 
 def objective(W, X, Y, loss, control, alpha):
@@ -43,7 +43,7 @@ def objective(W, X, Y, loss, control, alpha):
 def test_the_gap_that_is_asked_for_is_reached(loss, control):
     X, Y = sample()
     for tol in (1e-2, 1e-4):
-        found = _solver.solve(problem(X, Y, loss, control), None, tol, 20_000)
+        found = solver.solve(problem(X, Y, loss, control), None, tol, 20_000)
         assert found.converged
         assert 0 <= found.gap <= tol
         assert found.primal == pytest.approx(objective(found.weights, X, Y, loss, control, 0.05), rel=1e-12)
@@ -52,7 +52,7 @@ def test_the_gap_that_is_asked_for_is_reached(loss, control):
 @pytest.mark.parametrize(("loss", "control"), CASES)
 def test_no_model_is_below_the_bound(loss, control):
     X, Y = sample(seed=1)
-    found = _solver.solve(problem(X, Y, loss, control), None, 1e-3, 20_000)
+    found = solver.solve(problem(X, Y, loss, control), None, 1e-3, 20_000)
     rng = np.random.default_rng(2)
     for scale in (1e-3, 1e-2, 0.1, 1.0):
         for _ in range(25):
@@ -63,7 +63,7 @@ def test_no_model_is_below_the_bound(loss, control):
 @pytest.mark.parametrize(("loss", "control"), CASES)
 def test_another_method_finds_nothing_better(loss, control):
     X, Y = sample(n=15, d=2, K=3, seed=3)
-    found = _solver.solve(problem(X, Y, loss, control), None, 1e-5, 50_000)
+    found = solver.solve(problem(X, Y, loss, control), None, 1e-5, 50_000)
 
     def f(w):
         return objective(w.reshape(3, 3), X, Y, loss, control, 0.05)
@@ -117,14 +117,14 @@ def test_without_penalty_it_is_the_optimum_of_the_linear_program(lam, seed):
     X, Y = sample(n=25, d=2, K=3, seed=seed)
     least, size = linear_program(X, Y, lam)
     alpha = 1e-4
-    found = _solver.solve(problem(X, Y, "sparsegen_hinge", lam, alpha), None, 1e-4, 50_000)
+    found = solver.solve(problem(X, Y, "sparsegen_hinge", lam, alpha), None, 1e-4, 50_000)
     assert least * (1 - 1e-9) <= found.primal <= (least + alpha / 2 * size) * (1 + 1e-4)
 
 
 @pytest.mark.parametrize("q", [0.05, 1.0])
 def test_the_hourglass_optimum_is_that_of_its_own_loss(q):
     X, Y = sample(n=30, seed=5)
-    found = _solver.solve(problem(X, Y, "sparsehourglass_hinge", q), None, 1e-4, 20_000)
+    found = solver.solve(problem(X, Y, "sparsehourglass_hinge", q), None, 1e-4, 20_000)
     # From there, steps along the loss's own subgradients gain nothing.
     target, W = read(Y, Y.shape), found.weights.copy()
     A = np.hstack([X, np.ones((len(X), 1))])
@@ -139,7 +139,7 @@ def test_the_hourglass_optimum_is_that_of_its_own_loss(q):
 def test_sparse_features_give_the_dense_answer(loss, control):
     X, Y = sample()
     X[abs(X) < 0.7] = 0
-    dense, sparse = (_solver.solve(problem(A, Y, loss, control), None, 1e-4, 20_000) for A in (X, sp.csr_array(X)))
+    dense, sparse = (solver.solve(problem(A, Y, loss, control), None, 1e-4, 20_000) for A in (X, sp.csr_array(X)))
     assert sparse.primal == pytest.approx(dense.primal, rel=2e-4)
 
 
@@ -148,22 +148,22 @@ def test_weights_count_as_repeated_rows():
     weight = np.array([1.0, 2.0, 3.0] * 4)
     repeat = weight.astype(int)
     for loss, control in CASES:
-        one = _solver.solve(problem(X, Y, loss, control, weight=weight), None, 1e-5, 50_000)
-        two = _solver.solve(problem(X.repeat(repeat, 0), Y.repeat(repeat, 0), loss, control), None, 1e-5, 50_000)
+        one = solver.solve(problem(X, Y, loss, control, weight=weight), None, 1e-5, 50_000)
+        two = solver.solve(problem(X.repeat(repeat, 0), Y.repeat(repeat, 0), loss, control), None, 1e-5, 50_000)
         assert one.primal == pytest.approx(two.primal, rel=2e-5)
 
 
 def test_a_good_start_saves_iterations_and_changes_no_optimum():
     X, Y = sample(n=200, d=6)
-    first = _solver.solve(problem(X, Y, "sparsegen_hinge", 0.0), None, 1e-3, 20_000)
-    again = _solver.solve(problem(X, Y, "sparsegen_hinge", 0.0), first.weights, 1e-3, 20_000)
+    first = solver.solve(problem(X, Y, "sparsegen_hinge", 0.0), None, 1e-3, 20_000)
+    again = solver.solve(problem(X, Y, "sparsegen_hinge", 0.0), first.weights, 1e-3, 20_000)
     assert again.primal <= first.primal * (1 + 1e-3)
     assert again.primal >= first.dual
 
 
 def test_it_stops_after_the_iterations_it_is_given():
     X, Y = sample(n=100, d=8)
-    found = _solver.solve(problem(X, Y, "sparsegen_hinge", 0.0, alpha=1e-6), None, 1e-9, 5)
+    found = solver.solve(problem(X, Y, "sparsegen_hinge", 0.0, alpha=1e-6), None, 1e-9, 5)
     assert not found.converged
     assert found.n_iter <= 5
     assert found.gap > 1e-9
@@ -173,6 +173,6 @@ def test_the_hourglass_is_sparsemax_with_another_penalty():
     X, Y = sample(n=60)
     q, alpha = 0.1, 0.05
     T = 4 * q / (1 + 4 * q)
-    hourglass = _solver.solve(problem(X, Y, "sparsehourglass_hinge", q, alpha), None, 1e-4, 20_000)
-    plain = _solver.solve(problem(X, Y, "sparsegen_hinge", 0.0, alpha * T), None, 1e-4, 20_000)
+    hourglass = solver.solve(problem(X, Y, "sparsehourglass_hinge", q, alpha), None, 1e-4, 20_000)
+    plain = solver.solve(problem(X, Y, "sparsegen_hinge", 0.0, alpha * T), None, 1e-4, 20_000)
     assert hourglass.primal == pytest.approx(T * plain.primal, rel=2e-4)

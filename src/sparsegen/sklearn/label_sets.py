@@ -47,7 +47,9 @@ def _read_sets(y: Any, classes: np.ndarray | None) -> Labels:
     unknown = set().union(*map(set, y)) - set(binarizer.classes_)
     if unknown:
         fail(ValueError, "y", f"made of the classes {list(binarizer.classes_)}", f"the label {sorted(unknown)[0]!r}")
-    return Labels(sp.csr_array(binarizer.transform(y)), binarizer.classes_, "sets")
+    Y = sp.csr_array(binarizer.transform(y), dtype=np.int8)
+    Y.sort_indices()
+    return Labels(Y, binarizer.classes_, "sets")
 
 
 def _read_indicator(y: Any, classes: np.ndarray | None) -> Labels:

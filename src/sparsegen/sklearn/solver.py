@@ -18,6 +18,7 @@ Kq/(1 + Kq), which is the hinge loss of sparsegen at lam = 1/(1 + Kq), times tha
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,10 +26,13 @@ import numpy as np
 from scipy.optimize import minimize
 from threadpoolctl import threadpool_limits
 
-from sparsegen._table.targets import Target
-from sparsegen.numpy import losses as _losses
+from sparsegen._table.losses import LOSSES
+from sparsegen._table.targets import Target, read
+from sparsegen.numpy.losses import Evaluation, evaluate
+from sparsegen.sklearn.rows import Rows, blocks, part, scores
 
 MEMORY = 30  # of L-BFGS; 10 takes about a third more evaluations on the paper's data
+MEMORY_BYTES = 1 << 30  # that it may take; at least three pairs of vectors are kept
 FIRST_SMOOTHING, LAST_SMOOTHING = 1.0, 1e-6  # in units of scores, whose margin is at most 1; below, sums lose digits
 STEEPEST = 0.1  # by how much the smoothing falls at once
 ONE_THREAD = 1 << 22  # multiplications below which waking BLAS threads costs more than it saves
@@ -38,7 +42,7 @@ ONE_THREAD = 1 << 22  # multiplications below which waking BLAS threads costs mo
 class Solution:
     """A linear model and how good it is."""
 
-    weights: np.ndarray  # (d, K), or (d + 1, K) with the intercept last
+    weights: np.ndarray  # (d, K), or (d + 1, K) with that of the constant feature last
     primal: float
     dual: float
     n_iter: int
@@ -52,50 +56,52 @@ class Solution:
 
 
 class Problem:
-    """The objective on one set of rows. X is dense or sparse and never copied."""
+    """The objective on one set of rows. X is dense or sparse and never copied; a `constant` is one more feature."""
 
     def __init__(
         self, X: Any, target: Target, n_classes: int, loss: str, control: float, alpha: float, weight: np.ndarray,
-        intercept: bool,
+        constant: float,
     ) -> None:  # fmt: skip
         self.X, self.target, self.alpha = X, target, alpha
         self.true = (loss, control)
         self.loss, self.control, self.scale = _at_zero_sum(loss, control, n_classes)
-        self.weight, self.intercept = weight / weight.sum(), intercept
-        self.shape = (X.shape[1] + intercept, n_classes)
-        self.smooth = _losses.LOSSES[loss].smooth
+        self.weight, self.constant = weight / weight.sum(), float(constant)
+        self.shape = (X.shape[1] + (constant != 0), n_classes)
+        self.smooth = LOSSES[loss].smooth
         self.dual = -np.inf
         self.evaluations = 0
 
-    def scores(self, W: np.ndarray) -> np.ndarray:
-        """Return the scores (n, K) of every row."""
-        z = self.X @ (W[:-1] if self.intercept else W)
-        return np.ascontiguousarray(z + W[-1] if self.intercept else z)
+    def _evaluations(self, W: np.ndarray, loss: tuple[str, float], *how: Any) -> Iterator[tuple[slice, Evaluation]]:
+        """The loss of every row, by blocks whose scores fit into memory."""
+        for at in blocks(self.X.shape[0], self.shape[1]):
+            z = scores(part(self.X, at), W, self.constant)
+            yield at, evaluate(loss[0], z, self.target.between(at.start, at.stop), loss[1], *how)
 
     def penalty(self, W: np.ndarray) -> float:
-        """Return the penalty; the intercept is the weight of a constant feature and pays like the others."""
+        """Return the penalty; the weight of the constant feature pays like the others."""
         return self.alpha / 2 * float(np.vdot(W, W))
 
     def primal(self, W: np.ndarray) -> float:
         """Return the objective itself, without smoothing."""
-        loss, control = self.true
-        value = _losses.evaluate(loss, self.scores(W), self.target, control, want_grad=False).value
+        value = np.concatenate([found.value for _, found in self._evaluations(W, self.true, 0.0, False)])
         return float(self.weight @ value) + self.penalty(W)
 
     def smoothed(self, w: np.ndarray, smoothing: float) -> tuple[float, np.ndarray]:
         """Return the smoothed objective and its gradient; the best lower bound seen is kept."""
         self.evaluations += 1
         W = w.reshape(self.shape)
-        found = _losses.evaluate(self.loss, self.scores(W), self.target, self.control, smoothing)
         share = self.scale * self.weight
-        V = found.grad
-        V *= share[:, None]
-        G = np.empty(self.shape)
-        G[: self.X.shape[1]] = self.X.T @ V
-        if self.intercept:
-            G[-1] = V.sum(axis=0)
-        self.dual = max(self.dual, float(share @ found.dual) - float(np.vdot(G, G)) / (2 * self.alpha))
-        return float(share @ found.value) + self.penalty(W), (G + self.alpha * W).ravel()
+        value, dual, G = 0.0, 0.0, np.zeros(self.shape)
+        for at, found in self._evaluations(W, (self.loss, self.control), smoothing):
+            V = found.grad
+            assert V is not None  # asked for
+            V *= share[at, None]
+            G[: self.X.shape[1]] += part(self.X, at).T @ V
+            if self.constant:
+                G[-1] += self.constant * V.sum(axis=0)
+            value, dual = value + float(share[at] @ found.value), dual + float(share[at] @ found.dual)
+        self.dual = max(self.dual, dual - float(np.vdot(G, G)) / (2 * self.alpha))
+        return value + self.penalty(W), (G + self.alpha * W).ravel()
 
 
 def _at_zero_sum(loss: str, control: float, n_classes: int) -> tuple[str, float, float]:
@@ -138,7 +144,8 @@ def _solve(problem: Problem, start: np.ndarray | None, tol: float, max_iter: int
     best, best_W, spent, smoothing = problem.primal(W), W, 0, FIRST_SMOOTHING
     while spent < max_iter:
         stage = _Stage(problem, 0.0 if problem.smooth else smoothing, tol / 4)
-        options = {"maxiter": max_iter - spent, "maxfun": 20 * max_iter, "maxcor": MEMORY, "ftol": 0.0, "gtol": 0.0}
+        memory = max(3, min(MEMORY, MEMORY_BYTES // (16 * W.size)))
+        options = {"maxiter": max_iter - spent, "maxfun": 20 * max_iter, "maxcor": memory, "ftol": 0.0, "gtol": 0.0}
         found = minimize(stage, W.ravel(), jac=True, method="L-BFGS-B", options=options, callback=stage.after)
         W, spent = found.x.reshape(problem.shape), spent + max(int(found.nit), 1)
         primal = problem.primal(W)
@@ -151,3 +158,20 @@ def _solve(problem: Problem, start: np.ndarray | None, tol: float, max_iter: int
         smoothing *= min(0.5, max(STEEPEST, tol * best / (2 * gap)))
     converged = best - problem.dual <= tol * best
     return Solution(best_W, best, problem.dual, spent, problem.evaluations, converged)
+
+
+class Descent:
+    """Fits for several penalties, each from where the last ended."""
+
+    def __init__(self, rows: Rows, loss: str, control: float, constant: float, start: np.ndarray | None = None) -> None:
+        self.rows, self.loss, self.control, self.constant = rows, loss, control, constant
+        self.target, self.W = read(rows.Y, rows.Y.shape), start
+
+    def fit(self, alpha: float, tol: float, max_iter: int) -> Solution:
+        """Return the optimum for a penalty."""
+        X, Y, weight = self.rows
+        problem = Problem(X, self.target, Y.shape[1], self.loss, self.control, alpha, weight, self.constant)
+        start = self.W if self.W is not None and self.W.shape == problem.shape else None
+        found = solve(problem, start, tol, max_iter)
+        self.W = found.weights
+        return found
