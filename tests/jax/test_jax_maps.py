@@ -82,6 +82,7 @@ def test_a_control_per_row_is_a_call_per_row(name, way, x64):
     z = scores(name, 4, 7)
     for key, value in controls(name).items():
         values = value * np.array([0.5, 0.75, 1.0, 1.25])
+        values = 1 + values / 2 if key == "alpha" else values
         found = jax.jit(lambda z, c, key=key: getattr(sgj, name)(z, **{key: c}))(z, values)
         same(found, getattr(sg, name)(z, **{key: values}))
 

@@ -35,9 +35,10 @@ def shares(
         checks.fail(ValueError, "the shape of target", wanted, f"{tuple(target.shape)} of dtype {target.dtype}")
     y = cast(target)
     total = xp.sum(y, -1, keepdims=True)
-    if not ignore_empty:
-        return y / total, None
-    return y / xp.where(total > 0, total, 1.0), (total > 0)[..., 0]
+    some = total > 0
+    eta = y / xp.where(some, total, 1.0)
+    # Said, not divided by 0: a compiler may make 0 of 0 * (1 / 0).
+    return (eta, some[..., 0]) if ignore_empty else (xp.where(some, eta, math.nan), None)
 
 
 def without_hidden(xp: Any, eta: Array, x: Array) -> Array:

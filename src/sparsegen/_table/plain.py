@@ -213,7 +213,10 @@ def entmax(xp: Any, z: Array, alpha: Array, repeat: Any = until(lambda rests: Fa
     gap = xp.where(broken, 1.0, gap)
     below = xp.where(empty | broken, 0.0, top - z)
     p, _ = _entmax_shares(xp, below, _entmax_shift(xp, below, gap, repeat), gap)
-    return xp.where(broken, math.nan, xp.where(empty, 0.0, p / _sum(xp, p)))
+    total = _sum(xp, p)
+    # For large alpha the last digit of the shift may be all there is between 1 and nothing: the limit is the maxima's.
+    p = xp.where(total > 0, p / xp.where(total > 0, total, 1.0), even(xp, below == 0, below))
+    return xp.where(broken, math.nan, xp.where(empty, 0.0, p))
 
 
 def entmax_formula(xp: Any, z: Array, alpha: Array, p: Array, top: Array, still: Any) -> Array:

@@ -41,8 +41,9 @@ def _newton(t: jax.Array, r: jax.Array, tau: jax.Array) -> jax.Array:
         found = tau + (_total(jnp.maximum(above, 0)) - r) / jnp.maximum(count, 1)
         return i + 1, jnp.maximum(tau, found), count, jnp.any(count < n)
 
-    # The flag is made of the data: in shard_map a constant would have another type than what the body returns.
-    start = jnp.int32(0), tau, jnp.full_like(tau, math.inf), jnp.any(tau < math.inf)
+    # All is made of the data: in shard_map a constant would have another type than what the body returns.
+    tau = tau + 0 * jnp.max(jnp.where(t == t, 0 * jnp.maximum(t, -1), 0), axis=-1, keepdims=True)
+    start = jnp.int32(0), tau, tau + math.inf, jnp.any(tau < math.inf)
     return lax.while_loop(lambda state: state[3] & (state[0] < MOST), step, start)[1]
 
 

@@ -32,7 +32,9 @@ def working(x: jax.Array) -> jax.Array:
 
 def by_platform(kernel: bool, cpu: Any, default: Any, *operands: jax.Array) -> Any:
     """The kernel's handler, if there is one, where XLA compiles for the CPU; plain operations elsewhere."""
-    return lax.platform_dependent(*operands, cpu=cpu, default=default) if kernel else default(*operands)
+    if not kernel or any(getattr(jax.typeof(t), "vma", None) for t in operands):  # shard_map's types are XLA's own
+        return default(*operands)
+    return lax.platform_dependent(*operands, cpu=cpu, default=default)
 
 
 def _rows(x: jax.Array, control: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:

@@ -180,7 +180,7 @@ def _log(loss: Loss, given: _Rows) -> Tensor:
     labels, ex = given.labels, given.ex
     x = _plain.hide(given.z, given.mask)
     top = Shards(ex).amax(x.detach(), -1, keepdims=True)
-    x = x - torch.where(top.isfinite(), top, 0.0)
+    x = torch.where(x == -torch.inf, x, x - torch.where(top == -torch.inf, 0.0, top))  # NaN beside +inf
     each = labels.eta * (labels.eta.log() - x[labels.rows, labels.cols].double())
     each = torch.zeros(len(x), dtype=torch.float64, device=x.device).index_add(0, labels.rows, each)
     shares, linear = whole_sum(torch.stack([torch.exp(x).sum(-1).double(), each]), ex).unbind(0)
