@@ -140,7 +140,7 @@ Scores scores_of(const AttentionCase& c, int64_t row) {
   Scores s;
   s.x.assign(size_t(c.reach(query)), -kInf);
   for (int64_t j = 0; j < c.reach(query); ++j) {
-    if (!c.open(row, j)) continue;
+    if (!c.open(row, j) || (!c.bias.empty() && c.bias[size_t(query * c.keys() + j)] == -kInf)) continue;
     Sum sum, sizes;
     for (int64_t e = 0; e < E; ++e) {
       const Real product = Real(c.q.at(head, query, e)) * Real(c.k.at(head / c.group, j, e)) * Real(c.scale);
