@@ -31,8 +31,7 @@ class AttentionBlocks {
     Span all{job_.keys, 0};
     for (int64_t i = 0; i < n; ++i) {
       const int64_t query = (first + i) % job_.queries;
-      const int64_t reach = job_.causal ? std::min(query + 1, job_.keys) : job_.keys;
-      spans_[i] = open_span<T>(job_, (first + i) / job_.queries, query, reach);
+      spans_[i] = open_span<T>(job_, (first + i) / job_.queries, query, reach(query));
       if (spans_[i].low < spans_[i].high) all = {std::min(all.low, spans_[i].low), std::max(all.high, spans_[i].high)};
     }
     if (job_.few()) score_few(head, first, n);
@@ -47,6 +46,7 @@ class AttentionBlocks {
     return kPairs && std::is_same_v<S, Bfloat> && job.pairs && job.width % 2 == 0 && job.k.row % 2 == 0 && !job.few();
   }
 
+  int64_t reach(int64_t query) const { return job_.causal ? std::min(query + 1, job_.keys) : job_.keys; }
   const S* query_row(int64_t row) const { return row_of<S>(job_.q, row / job_.queries, row % job_.queries); }
 
   void score_few(int64_t head, int64_t first, int64_t n) {
@@ -135,7 +135,7 @@ class AttentionBlocks {
     for (int64_t j = 0; span.low && j < chosen_.n; ++j) chosen_.at[j] += int32_t(span.low);
     if (job_.mask_at && chosen_.n && std::isnan(chosen_.p[0])) {  // NaN throughout, also where nothing was scored
       chosen_.n = 0;
-      for (int64_t j = 0; j < job_.keys; ++j) chosen_.add(j, std::numeric_limits<T>::quiet_NaN());
+      for (int64_t j = 0; j < reach(row % job_.queries); ++j) chosen_.add(j, std::numeric_limits<T>::quiet_NaN());
     }
   }
 

@@ -291,7 +291,8 @@ inline void add_mask(const AttentionJob& job, int64_t head, int64_t query, Span 
       for (int64_t j = 0; j < n; ++j) x[j] = mask[j] ? x[j] : -kInf<T>;
   } else {
     const T* bias = static_cast<const T*>(job.bias) + at;
-    for (int64_t j = 0; j < n; ++j) x[j] += bias[j * step];
+    // Hidden is hidden, whatever the key holds: NaN less infinity would be NaN.
+    for (int64_t j = 0; j < n; ++j) x[j] = bias[j * step] == -kInf<T> ? -kInf<T> : x[j] + bias[j * step];
   }
 }
 

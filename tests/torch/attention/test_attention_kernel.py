@@ -230,6 +230,7 @@ def test_a_hidden_key_may_hold_anything():
     k, v = k.clone(), v.clone()
     k[..., -1, :], v[..., -1, :] = torch.nan, torch.nan
     close(sgt.sparse_attention(q, k, v, attn_mask=torch.arange(40) < 39), clean)
+    close(sgt.sparse_attention(q, k, v, attn_mask=torch.zeros(40).index_fill(0, torch.tensor(39), -torch.inf)), clean)
 
 
 @pytest.mark.parametrize("shape", [(0, 5), (5, 0), (0, 0)])

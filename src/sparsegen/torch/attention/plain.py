@@ -24,7 +24,9 @@ def repeat(t: Tensor, group: int) -> Tensor:
 def scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """The scores of every query and key."""
     z = q @ k.transpose(-2, -1) * scale
-    return z if bias is None else z + bias
+    if bias is None:
+        return z
+    return torch.where(bias == -torch.inf, -torch.inf, z + bias)  # what is hidden may hold anything
 
 
 def attend(
