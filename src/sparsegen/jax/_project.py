@@ -32,9 +32,15 @@ def working(x: jax.Array) -> jax.Array:
 
 def by_platform(kernel: bool, cpu: Any, default: Any, *operands: jax.Array) -> Any:
     """The kernel's handler, if there is one, where XLA compiles for the CPU; plain operations elsewhere."""
-    if not kernel or any(getattr(jax.typeof(t), "vma", None) for t in operands):  # shard_map's types are XLA's own
+    if not kernel or any(map(_is_split, operands)):
         return default(*operands)
     return lax.platform_dependent(*operands, cpu=cpu, default=default)
+
+
+def _is_split(t: jax.Array) -> bool:
+    """Does it vary over the devices of a shard_map? A handler's result would not be said to."""
+    kind = jax.typeof(t)
+    return bool(getattr(getattr(kind, "mat", None), "varying", None) or getattr(kind, "vma", None))
 
 
 def _rows(x: jax.Array, control: jax.Array, axis: int) -> tuple[jax.Array, jax.Array]:
