@@ -7,6 +7,7 @@ CPU where the kernel's handlers were not built.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from typing import Any
 
@@ -79,8 +80,8 @@ def gate(call: Function, x: torch.Tensor, lam: float, part: str, v: torch.Tensor
     except Exception as error:  # another library's: whatever it is, it is told
         return peers.crashed(error)
     gaps = (found - exact).abs()
-    error = float(gaps.sum(-1).max() if part == "forward" else gaps.max() * (1 - lam))
-    return Verdict("right" if error <= TOLERANCE else "wrong", error)
+    gap = float(gaps.sum(-1).max() if part == "forward" else gaps.max() * (1 - lam))
+    return Verdict("right" if gap <= TOLERANCE else "wrong", gap)
 
 
 def _entered(x: torch.Tensor) -> Any:
@@ -109,7 +110,9 @@ def measure(shape: tuple[int, int], density: str, part: str, seconds: float, qui
     verdicts = {name: gate(call, x, lam, part, v) for name, call in calls.items() if name != SOFTMAX}
     verdicts[SOFTMAX] = Verdict("not compared")
     given = _entered(x)
-    ready = {name: (lambda call=call: call(given)) for name, call in calls.items() if verdicts[name].timed}
+    ready: dict[str, Callable[[], Any]] = {
+        name: partial(call, given) for name, call in calls.items() if verdicts[name].timed
+    }
     times = interleaved({name: ready[name] for name in (OURS, SOFTMAX) if name in ready}, seconds)
     found = {}
     for name in calls:
@@ -168,6 +171,6 @@ def run(settings: Settings, tell: Tell) -> dict[str, Any]:
                 cases.append(measure(shape, density, part, settings.time(4.0), settings.quick))
     from sparsegen.jax._ffi import MISSING
 
-    result = {"machine": machine(("jax", "jaxlib", "optax")), "kernel": MISSING or "there"}
+    result: dict[str, Any] = {"machine": machine(("jax", "jaxlib", "optax")), "kernel": MISSING or "there"}
     result |= {"gate": offsets(settings.quick), "cases": cases, "targets": promises(cases)}
     return {**result, "quick": True} if settings.quick else result
