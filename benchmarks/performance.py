@@ -133,7 +133,28 @@ def wrong(maps: dict[str, Any]) -> str:
     return ", ".join(name for name, found in maps["gate"].items() if found["plain"]["state"] == "wrong") or "nobody"
 
 
-@mark("maps")
+@mark("family", name="maps")
+def every_map(family: dict[str, Any]) -> str:
+    head = ["forward / backward", *(shape(case) for case in family["cases"])]
+    rows = [
+        [name, *(f"{number(case['maps'][name]['forward_to_softmax'])} / "
+                 f"{number(case['maps'][name]['backward_to_softmax'])}" for case in family["cases"])]
+        for name in family["cases"][0]["maps"]
+    ]  # fmt: skip
+    return table(head, rows)
+
+
+@mark("family", name="entmax")
+def entmax_forms(family: dict[str, Any]) -> str:
+    names = ["entmax sort", "entmax top-k", "entmax bisection"]
+    rows = [
+        [shape(case), number(case["to_softmax"]), *(number(case["times_as_long"].get(n, float("nan"))) for n in names)]
+        for case in family["entmax"]
+    ]
+    return table(["", "entmax15 / softmax", *(f"{name}, times as long" for name in names)], rows)
+
+
+@mark("maps", "family")
 def promises(maps: dict[str, Any]) -> str:
     met = {True: "yes", False: "**no**", None: ""}
     rows = [
