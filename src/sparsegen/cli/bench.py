@@ -20,6 +20,7 @@ class Bench(str, Enum):
     losses = "losses"
     attention = "attention"
     estimator = "estimator"
+    gpu = "gpu"
     all = "all"
 
 
