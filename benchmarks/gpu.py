@@ -9,7 +9,7 @@ from marks import mark, table
 
 @mark("gpu-compile")
 def version(found: dict[str, Any]) -> str:
-    return found["triton"]
+    return found["versions"]["triton"]
 
 
 def _cell(usage: dict[str, int]) -> str:

@@ -121,7 +121,7 @@ def attention(where: str, length: int, dtype: torch.dtype, causal: bool, seconds
         "causal": causal,
         "error": wrong,
     }
-    if wrong > 8 * torch.finfo(dtype).eps:
+    if wrong > max(4 * torch.finfo(dtype).eps, 1e-5):  # scores are rounded in float32
         return found
     calls: dict[str, Callable[..., Tensor]] = {
         "sparsegen": lambda q: sgt.sparse_attention(q, k, v, is_causal=causal),

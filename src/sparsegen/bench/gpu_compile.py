@@ -167,7 +167,14 @@ def long_cases() -> Iterator[Case]:
             yield Case(f"long {name} {dtype}", getattr(long_rows, f"{name}_kernel"), given, 8)
 
 
-_ATTENTION: tuple[tuple[str, int, dict[str, Any]], ...] = (("bf16", 64, {}), ("bf16", 128, {}))
+_ATTENTION: tuple[tuple[str, int, dict[str, Any]], ...] = (
+    ("bf16", 64, {}),
+    ("bf16", 128, {}),
+    ("bf16", 256, {}),
+    ("fp32", 64, {}),
+    ("bf16", 64, {"CAUSAL": True}),
+    ("bf16", 128, {"MASKED": 1, "MASK_ROWS": True}),
+)
 
 
 def attention_cases() -> Iterator[Case]:
@@ -199,6 +206,8 @@ def attention_cases() -> Iterator[Case]:
         for word, (kernel, more) in kernels.items():
             name = f"attention {word} {dtype} d{size} {words}".strip()
             yield Case(name, kernel, {**given, **more}, tiles.warps, 2)
+    lists = {"ACTIVE": "*i8", "LIST": "*i32", "NUMBER": "*i32", "CHUNK": 256}
+    yield Case("attention columns", attend_back.columns_kernel, lists, 1)
 
 
 def cases() -> list[Case]:
@@ -210,7 +219,10 @@ def run(path: Path, targets: list[str], only: str = "") -> None:
     """Compile the cases and write what was found."""
     import triton
 
-    found: dict[str, Any] = {"triton": triton.__version__, "sources": fingerprint(), "shared": SHARED, "kernels": {}}
+    from sparsegen.experiments.store import versions
+
+    made = {"versions": {**versions(), "triton": triton.__version__}, "sources": fingerprint()}
+    found: dict[str, Any] = {**made, "shared": SHARED, "kernels": {}}
     for case in cases():
         if only in case.name:
             found["kernels"][case.name] = {target: compile_case(case, target) for target in targets}

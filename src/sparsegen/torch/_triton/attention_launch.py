@@ -29,8 +29,8 @@ class Tiles(NamedTuple):
 def tiles_for(dtype: torch.dtype, size: int) -> Tiles:
     """Tiles that fit the registers and the shared memory of the devices of results/gpu-compile.json."""
     if dtype == torch.float32:
-        return Tiles(64, 32, 32, 4) if size <= 64 else Tiles(32, 32, 32, 4) if size <= 128 else Tiles(16, 16, 16, 4)
-    return Tiles(128, 64, 32, 8) if size <= 64 else Tiles(64, 32, 32, 8) if size <= 128 else Tiles(32, 32, 16, 4)
+        return Tiles(32, 32, 32, 4) if size <= 64 else Tiles(32, 32, 32, 8) if size <= 128 else Tiles(16, 16, 16, 4)
+    return Tiles(128, 32, 32, 8) if size <= 64 else Tiles(64, 32, 32, 8) if size <= 128 else Tiles(32, 32, 16, 4)
 
 
 class Given(NamedTuple):
