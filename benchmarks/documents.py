@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 
 import findings  # noqa: F401 (registers its marks)
+import gpu  # noqa: F401
 import performance  # noqa: F401
 import pictures
 from marks import ROOT, fill, read

@@ -29,6 +29,7 @@ BASE = STEPS[0] | STEPS[1]
 
 # The upper folders, and which of each other they may import: sideways edges are held like upward ones.
 FOLDERS = {
+    "torch._triton": set(),
     "torch.attention": set(),
     "torch.distributed": set(),
     "transformers": {"torch.attention"},
@@ -38,7 +39,7 @@ FOLDERS = {
     "experiments.labels": {"experiments", "torch.distributed"},
     "experiments.seq2seq": {"experiments"},
     "experiments.table1": {"experiments"},
-    "bench": {"experiments", "experiments.multilabel"},
+    "bench": {"experiments", "experiments.multilabel", "torch._triton"},
     "report": {"experiments"},
     "cli": {
         "explore", "experiments", "experiments.labels", "experiments.seq2seq", "bench", "report", "torch.distributed",

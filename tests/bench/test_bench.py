@@ -354,7 +354,7 @@ def test_a_function_with_the_map_is_one_graph():
 # Commands
 
 
-@pytest.mark.parametrize("name", benches.NAMES)
+@pytest.mark.parametrize("name", benches.chosen("all"))
 def test_every_benchmark_runs_at_toy_size_and_writes_nothing_unasked(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["bench", name, "--quick"])
@@ -364,7 +364,7 @@ def test_every_benchmark_runs_at_toy_size_and_writes_nothing_unasked(name, tmp_p
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.parametrize("name", benches.NAMES)
+@pytest.mark.parametrize("name", benches.chosen("all"))
 def test_what_is_written_is_whole_finite_and_readable(name, tmp_path):
     console = Console(file=io.StringIO(), width=100)
     benches.run(name, Settings(quick=True), tmp_path / "new", console)

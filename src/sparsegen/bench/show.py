@@ -248,6 +248,26 @@ def jax(result: dict[str, Any]) -> Iterator[Any]:
         yield _targets(result)
 
 
+def gpu(found: dict[str, Any]) -> Iterator[Any]:
+    """Rows and attention of a GPU; an answer that is wrong shows its error."""
+    names = list(dict.fromkeys(name for case in found["rows"] for name in (*case["forward"], *case["errors"])))
+    for part, title in (("forward", "Forward"), ("step", "Forward and backward")):
+        made = _wrapped(f"{title} on {found['device']}, times that of torch.softmax", "rows of", "type", *names)
+        for case in found["rows"]:
+            cells = [number(case[part][name]) if name in case[part] else _wrong(case, name) for name in names]
+            made.add_row(str(case["n"]), case["dtype"], *cells)
+        yield made
+    made = _wrapped("Attention, times that of torch's", "length", "type", "causal", "forward", "both ways")
+    for case in found["attention"]:
+        cells = [number(case[part]) if part in case else f"off by {case['error']:.0e}" for part in ("forward", "step")]
+        made.add_row(str(case["length"]), case["dtype"], "yes" if case["causal"] else "no", *cells)
+    yield made
+
+
+def _wrong(case: dict[str, Any], name: str) -> str:
+    return f"off by {case['errors'][name]:.0e}" if name in case["errors"] else ""
+
+
 SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[Any]]] = {
     "maps": maps,
     "family": family,
@@ -256,4 +276,5 @@ SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[Any]]] = {
     "attention": attention,
     "estimator": estimator,
     "jax": jax,
+    "gpu": gpu,
 }

@@ -21,6 +21,7 @@ class Bench(str, Enum):
     attention = "attention"
     estimator = "estimator"
     jax = "jax"
+    gpu = "gpu"
     all = "all"
 
 

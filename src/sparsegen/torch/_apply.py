@@ -12,7 +12,7 @@ from sparsegen._table import checks, recipe
 from sparsegen._table.controls import CONDITIONS
 from sparsegen._table.maps import MAPS, TRANSFORMS, Map
 from sparsegen._table.radius import DIAL
-from sparsegen.torch import _autograd, _plain
+from sparsegen.torch import _autograd, _fused, _plain
 from sparsegen.torch._cpu import STORAGE
 from sparsegen.torch._inputs import check_control, check_mask, check_scores
 
@@ -122,10 +122,12 @@ def apply(name: str, scores: Any, controls: dict[str, Any], dim: Any, mask: Any,
         if type(value) is not float or not CONDITIONS[key][1](value):  # a good number needs no call
             controls[key] = check_control(key, value, z, dim)
     radius = m.radius
-    if m.linear and not return_info:  # as the recipe would, with fewer calls
-        if radius.number:
-            return _autograd.project_mean(z, controls["q"] if controls else m.fixed["q"], m, dim, mask)
+    if m.linear and not radius.number and not return_info:  # as the recipe would, with fewer calls
         return _autograd.project(z, radius.value(torch, **controls), dim, mask)
+    if not return_info and _fused.takes(m, z, dim):
+        return _fused.apply(m, z, controls, dim, mask)
+    if m.linear and not return_info:
+        return _autograd.project_mean(z, controls["q"] if controls else m.fixed["q"], m, dim, mask)
     return finish(recipe.apply(FRAME, m, z, controls, dim, mask, return_info), return_info)
 
 
@@ -155,6 +157,8 @@ def apply_radius(
     """Apply a map with a dial by its radius 1 - lam."""
     z, dim = check_scores(scores, dim)
     radius, mask = check_control("radius", radius, z, dim), check_mask(mask, z)
+    if not return_info and _fused.takes(m, z, dim):
+        return _fused.run(m, z, radius, _fused.heat(m, temperature), dim, mask)
     return finish(recipe.apply_radius(FRAME, m, z, radius, temperature, dim, mask, return_info), return_info)
 
 

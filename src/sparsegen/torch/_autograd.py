@@ -14,7 +14,7 @@ from sparsegen._table.maps import Map
 from sparsegen._table.radius import of_mean
 from sparsegen.torch import _cpu, _plain
 from sparsegen.torch._cpu import Control
-from sparsegen.torch._route import PLAIN_TYPES, eager, engine, once, readable, to_onnx, traced, transformed
+from sparsegen.torch._route import by_operator, eager, engine, once, readable, to_onnx
 
 
 @torch.library.custom_op("sparsegen::project", mutates_args=())
@@ -38,7 +38,8 @@ def _(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
     return grad, p.new_empty(_cpu.lead_shape(p, dim), dtype=_plain.wide(p))
 
 
-def _fit(along: Tensor, radius: Tensor) -> Tensor:
+def fit(along: Tensor, radius: Tensor) -> Tensor:
+    """Gradients of each row as one of the control that was spread over them."""
     return along.sum_to_size(radius.shape).to(radius.dtype)
 
 
@@ -50,7 +51,7 @@ def _project_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
 def _project_backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
     p, radius = ctx.saved_tensors
     grad, along = project_vjp_op(p, v, radius, ctx.dim)
-    return grad, _fit(along, radius) if ctx.needs_input_grad[1] else None, None, None
+    return grad, fit(along, radius) if ctx.needs_input_grad[1] else None, None, None
 
 
 project_op.register_autograd(_project_backward, setup_context=_project_setup)
@@ -71,7 +72,7 @@ def _vjp_backward(ctx: Any, grad_grad: Tensor, grad_along: Tensor) -> tuple[Any,
     to_v, _ = _plain.vjp(p, grad_grad - c * r * p, radius, dim)
     to_r = -((grad_grad * grad).sum(dim) + (c * r).squeeze(dim) * along) / r.squeeze(dim)
     to_r = torch.where(moves.squeeze(dim), to_r, 0.0)
-    return -c * r * grad, to_v, _fit(to_r, radius), None
+    return -c * r * grad, to_v, fit(to_r, radius), None
 
 
 project_vjp_op.register_autograd(_vjp_backward, setup_context=_vjp_setup)
@@ -132,7 +133,7 @@ class _Project(torch.autograd.Function):
         radius = rest[0] if number is None else torch.tensor(number, dtype=torch.float64)
         want = ctx.needs_input_grad[1]
         grad, per_row = _cpu.project_vjp(p, v, radius, dim, want) if once(v) else _plain.vjp(p, v, radius, dim)
-        return grad, _fit(per_row, radius) if want and per_row is not None else None, None, None
+        return grad, fit(per_row, radius) if want and per_row is not None else None, None, None
 
 
 class _Map(torch.autograd.Function):
@@ -161,7 +162,7 @@ class _Map(torch.autograd.Function):
         if not once(v):
             return *_differentiated(again, (z, radius, second), ctx.needs_input_grad[:3], v), None, None, None, None
         grad, *along = _cpu.map_vjp(z, p, v, code, radius, second, found, dim, mask, ctx.needs_input_grad[1:3])
-        controls = (None if t is None else _fit(t, control) for t, control in zip(along, (radius, second)))
+        controls = (None if t is None else fit(t, control) for t, control in zip(along, (radius, second)))
         return grad, *controls, None, None, None, None
 
 
@@ -232,7 +233,7 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
     radius = _plain.beside(radius, x)
     if to_onnx():
         return _plain.project(x, radius, dim, mask)
-    if (traced() or type(x) not in PLAIN_TYPES) and not transformed():
+    if by_operator(x):
         return project_op(x, radius, dim, mask)
     values = project_op(x.detach(), radius.detach(), dim, mask)
     return _plain.with_derivatives(x, radius, dim, values)
@@ -272,7 +273,7 @@ def _(p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Tensor, Tensor]:
 def _entmax_backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
     p, alpha = ctx.saved_tensors
     grad, along = entmax_vjp_op(p, v, alpha, ctx.dim)
-    return grad, _fit(along, alpha) if ctx.needs_input_grad[1] else None, None, None
+    return grad, fit(along, alpha) if ctx.needs_input_grad[1] else None, None, None
 
 
 def _entmax_vjp_backward(ctx: Any, grad_grad: Tensor, grad_along: Tensor) -> tuple[Any, ...]:
@@ -324,7 +325,7 @@ class _Entmax(torch.autograd.Function):
             grad, along = _cpu.entmax_vjp(p, v, alpha, ctx.dim, want)
         else:
             grad, along = _plain.entmax_slopes(p, v, _plain.beside(alpha, p), ctx.dim)
-        return grad, _fit(along, alpha) if want and along is not None else None, None, None
+        return grad, fit(along, alpha) if want and along is not None else None, None, None
 
 
 def entmax(x: Tensor, alpha: Control, dim: int, mask: Tensor | None) -> Tensor:
@@ -334,7 +335,7 @@ def entmax(x: Tensor, alpha: Control, dim: int, mask: Tensor | None) -> Tensor:
             return _Entmax.apply(x, alpha, dim, mask)
         return _cpu.entmax(x, alpha, dim, mask)
     alpha = _plain.beside(alpha, x)
-    if (traced() or type(x) not in PLAIN_TYPES) and not transformed():
+    if by_operator(x):
         return entmax_op(x, alpha, dim, mask)
     values = entmax_op(x.detach(), alpha.detach(), dim, mask)
     return _plain.entmax_derivatives(x, alpha, dim, values)

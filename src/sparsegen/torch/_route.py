@@ -9,6 +9,9 @@ else.
 
 from __future__ import annotations
 
+import functools
+import importlib
+import warnings
 from typing import Any
 
 import torch
@@ -25,13 +28,37 @@ _in_functorch, _is_batched = torch._C._are_functorch_transforms_active, torch._C
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
 
-# The kernels of other devices than the CPU; plain operations serve those that have none.
-ENGINES: dict[str, Any] = {}
+# The engines of other devices than the CPU, imported when the first tensor of theirs arrives ("cuda" is ROCm's name
+# too); plain operations serve the devices that have none.
+ENGINES = {"cuda": "sparsegen.torch._triton"}
+
+
+@functools.cache
+def engine_of(device: str) -> Any:
+    """The engine of a kind of device; plain operations, with one warning, where its packages are missing."""
+    if device not in ENGINES:
+        return _plain
+    try:
+        return importlib.import_module(ENGINES[device])
+    except ModuleNotFoundError as error:
+        text = f"sparsegen: {error.name} is not installed, so {device} tensors are mapped by plain torch operations, "
+        warnings.warn(text + "slower and in more memory (pip install sparsegen[gpu]).", RuntimeWarning, stacklevel=2)
+        return _plain
 
 
 def engine(t: Tensor) -> Any:
     """The engine for tensors on this device: project, project_vjp and hinge_labels."""
-    return _cpu if t.is_cpu else ENGINES.get(t.device.type, _plain)
+    return _cpu if t.is_cpu else engine_of(t.device.type)
+
+
+def by_operator(x: Tensor) -> bool:
+    """Is a call one operator with its own derivatives? So it is for tracers, for subclasses, and on other devices."""
+    return (traced() or not x.is_cpu or type(x) not in PLAIN_TYPES) and not transformed()
+
+
+def knows_maps(x: Tensor) -> bool:
+    """Has the device an engine that takes whole maps of the table in one call, and may it here?"""
+    return not x.is_cpu and not transformed() and hasattr(engine(x), "map_rows")
 
 
 def traced() -> bool:

@@ -1,7 +1,8 @@
 """Attention whose weights are one of the maps: scaled_dot_product_attention with weights that can be exactly 0.
 
-Two ways, one answer. CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights only
-their support, as CSR, and never holds a queries x keys matrix; tracers see it as a registered operator. Everything else
+Three ways, one answer. CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights only
+their support, as CSR; those of GPUs to kernels that compute scores tile by tile, without weights and dropout. Neither
+holds a queries x keys matrix, and tracers see registered operators. Everything else
 (other maps and devices, torch.func, a mask that is learnt, gradients of gradients, weights asked of a tracer) is
 composed from torch's operations and the maps of this package.
 """
@@ -22,7 +23,7 @@ from sparsegen._table.maps import MAPS, Map
 from sparsegen.torch import _apply, _inputs, _plain, _route, modules
 from sparsegen.torch._cpu import STORAGE
 from sparsegen.torch._mapping import Mapping
-from sparsegen.torch.attention import fused, inputs, plain, registered
+from sparsegen.torch.attention import fused, inputs, plain, registered, tiled
 from sparsegen.torch.attention.weights import SparseWeights, from_dense
 
 
@@ -173,6 +174,9 @@ def sparse_attention(
     choice = _choose(mapping, {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha}, like)
     mask, bias = inputs.check_mask(attn_mask, is_causal, like)
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
+    if choice.map is not None and not return_weights and tiled.takes(choice.map, query, key, value, bias, dropout_p):
+        added = mask if bias is None else bias
+        return tiled.run(query, key, value, choice.control, choice.map, added, bool(is_causal), factor)
     if _torch_can(choice, query, key, value, attn_mask, return_weights):
         by = factor / choice.temperature
         given = (fused.wide(query), plain.repeat(fused.wide(key), group), plain.repeat(fused.wide(value), group))

@@ -183,7 +183,7 @@ def backward(
         q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), address_or_none(along),
     )  # fmt: skip
     if along is not None and _of_mean(call):
-        along = _through_mean(call, wide(q), wide(k), control, found.means, along, q_grad, k_grad)
+        along = through_mean(call, wide(q), wide(k), control, found.means, along, q_grad, k_grad)
     control_grad = None
     if want_control:
         assert along is not None  # asked for
@@ -192,7 +192,7 @@ def backward(
     return q_grad.to(dtype), k_grad.to(dtype), v_grad.to(dtype), control_grad
 
 
-def _through_mean(
+def through_mean(
     call: Call, q: Tensor, k: Tensor, control: Tensor | float, means: tuple[Tensor, ...], along: Tensor,
     q_grad: Tensor, k_grad: Tensor,
 ) -> Tensor:  # fmt: skip
@@ -207,7 +207,7 @@ def _through_mean(
     hidden = call.bias == -torch.inf if call.bias is not None else None
     may = ~hidden if hidden is not None else call.mask
     if call.causal:
-        last = torch.arange(q.shape[-2]).clamp(max=k.shape[-2] - 1)
+        last = torch.arange(q.shape[-2], device=q.device).clamp(max=k.shape[-2] - 1)
         to_q = wide.cumsum(-2).index_select(-2, last)
         from_here = shared.flip(-2).cumsum(-2).flip(-2)
         to_k = torch.zeros_like(wide)

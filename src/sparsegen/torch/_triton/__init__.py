@@ -1,0 +1,94 @@
+"""The engine of GPUs: exact kernels in Triton. Imported when the first tensor of a GPU arrives."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from sparsegen._table.maps import Map
+from sparsegen.torch import _plain
+from sparsegen.torch._cpu import lead_shape
+from sparsegen.torch._triton import attention_launch as tiled
+from sparsegen.torch._triton.launch import LINEAR, Numbers, backward, forward
+from sparsegen.torch._triton.layout import BACK
+
+# By sorting, which torch does well on every device; K log K, and nothing of size K x K.
+hinge_labels = _plain.hinge_labels
+
+# By torch's operations: no kernel of its own yet.
+entmax, entmax_vjp = _plain.entmax, _plain.entmax_vjp
+
+
+def project(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
+    """Project rows along `dim`; `radius` broadcasts to the rows."""
+    return forward(x, radius, None, LINEAR, dim, mask, keep=False)[0]
+
+
+def project_vjp(p: Tensor, v: Tensor, radius: Tensor, dim: int, want_radius: bool) -> tuple[Tensor, Tensor]:
+    """Gradients of points and of the radius of each row (float64), given p and the upstream `v`."""
+    found = backward(p, v, None, radius.to(torch.float64), None, None, LINEAR, dim, None)
+    return found.scores, found.control
+
+
+_TRANSFORMS = {"lin": 0, "exp": 1, "sq": 2, "log": 3}
+_TOTAL = 3
+
+
+def numbers_of(m: Map) -> Numbers:
+    """A row of the table as the kernels know it."""
+    return Numbers(_TRANSFORMS[m.transform], _TOTAL if m.radius.of == "sum" else m.radius.number)
+
+
+def takes(m: Map, n: int, surely: Callable[[Any], bool]) -> bool:
+    """Is a map of rows of n entries one call? Long rows are, where their scores are projected as they are."""
+    return m.transform in _TRANSFORMS and (m.linear or surely(n <= BACK))
+
+
+def map_rows(
+    z: Tensor, control: Tensor, heat: Tensor | None, m: Map, dim: int, mask: Tensor | None
+) -> tuple[Tensor, Tensor]:
+    """A whole map: probabilities, and three numbers of each row for the way back."""
+    p, kept = forward(z, control, heat, numbers_of(m), dim, mask, keep=True)
+    return p, kept.reshape(3, *lead_shape(z, dim))
+
+
+def map_rows_vjp(
+    z: Tensor, p: Tensor, v: Tensor, control: Tensor, heat: Tensor | None, kept: Tensor, m: Map, dim: int,
+    mask: Tensor | None,
+) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
+    """Gradients of scores, and of control and temperature of each row."""
+    found = backward(p, v, z, control, heat, kept, numbers_of(m), dim, mask)
+    return found.scores, found.control, found.heat
+
+
+def attends(q: Tensor, k: Tensor, v: Tensor, surely: Callable[[Any], bool]) -> bool:
+    """Are these tensors ones that the attention kernels take? Empty ones and float64 are not."""
+    sizes = [surely(size > 0) for t in (q, k, v) for size in t.shape]
+    heads = q.shape[:-2].numel()
+    small = surely(max(q.shape[-1], v.shape[-1]) <= tiled.LARGEST) and surely(heads <= tiled.HEADS)
+    return q.dtype in tiled.DTYPES and all(sizes) and small
+
+
+def attention(
+    q: Tensor, k: Tensor, v: Tensor, control: Tensor, mask: Tensor | None, m: Map, causal: bool, scale: float
+) -> tuple[Tensor, ...]:
+    """Output of (batch, heads, length, size) tensors, and what the way back needs."""
+    out, kept = tiled.forward(q, k, v, control, tiled.Given(mask, causal, scale, m.radius.number))
+    return out, *kept
+
+
+def attention_like(q: Tensor, k: Tensor, v: Tensor, m: Map) -> tuple[Tensor, ...]:
+    """Empty tensors of the shapes that :func:`attention` gives."""
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), *tiled.empty_kept(q, k, v, m.radius.number)
+
+
+def attention_vjp(
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, kept: tuple[Tensor, ...], out_grad: Tensor, m: Map,
+    causal: bool, scale: float,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Gradients of query, key and value, and of the radius of each row."""
+    given = tiled.Given(mask, causal, scale, m.radius.number)
+    return tuple(tiled.backward(q, k, v, given, tiled.Kept(*kept), out_grad))
