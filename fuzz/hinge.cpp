@@ -121,7 +121,7 @@ std::string row_wrong(const HingeCase& c, const Found& f, int64_t row) {
     return text("the slope of row ", row, " is ", slope, ", not ", double(want.slope));
   for (int64_t k = 0; c.grad && k < c.K; ++k) {
     const Real g = want.nan ? Real(std::nan("")) : want.grad[size_t(k)];
-    const Real round = Real(eps_of(wide(c.storage))) * std::fabs(g);
+    const Real round = Real(eps_of(wide(c.storage))) * std::fabs(g) + Real(tiniest(wide(c.storage)));
     if (!close(f.grad[size_t(row)][size_t(k)], g, want.doubt[size_t(k)] + slack + 4 * u * terms * std::fabs(g) + round, wide(c.storage)))
       return text("entry ", k, " of the gradient of row ", row, " is ", f.grad[size_t(row)][size_t(k)], ", not ", double(g));
   }
