@@ -145,13 +145,11 @@ Scores scores_of(const AttentionCase& c, int64_t row) {
     for (int64_t e = 0; e < E; ++e) {
       const Real product = Real(c.q.at(head, query, e)) * Real(c.k.at(head / c.group, j, e)) * Real(c.scale);
       sum.add(product), sizes.add(std::fabs(product));
-      // Queries are scaled before they meet a key.
-      s.beyond |= std::fabs(Real(c.q.at(head, query, e)) * Real(c.scale)) > Real(format_of(c.in()).largest) / 64;
     }
     Real x = sum.value(), size = sizes.value() * Real(E + 4) + Real(tiniest(c.in())) * Real(2 * E) / u;
     if (!c.bias.empty()) x += c.bias[size_t(query * c.keys() + j)], size += std::fabs(x);
     s.broken |= std::isnan(x) || x == kInf;
-    s.beyond |= sizes.value() > Real(format_of(c.in()).largest) / 64;
+    s.beyond |= sizes.value() > Real(format_of(c.in()).largest) / 4;
     s.x[size_t(j)] = double(x);
     if (std::isfinite(x)) s.off = std::max(s.off, u * (size + std::fabs(x))), s.size = std::max(s.size, std::fabs(x));
   }
