@@ -301,7 +301,7 @@ struct Bounded {
 // The gradients that follow from the weights found: slopes of the weights, centred over the support, over r.
 std::string gradients_wrong(const AttentionCase& c, const Forward& f, const Backward& b) {
   const int64_t E = c.q.width, Ev = c.v.width, kv = c.heads() / c.group, Q = c.queries();
-  const Real u = Real(eps_of(c.in())) / 2, keep = c.dropout == 0 ? Real(1) : c.dropout < 1 ? rounded(1 / (1 - Real(c.dropout)), c.in()) : Real(0);
+  const Real u = Real(eps_of(c.in())) / 2, smallest = Real(tiniest(c.in())), keep = c.dropout == 0 ? Real(1) : c.dropout < 1 ? rounded(1 / (1 - Real(c.dropout)), c.in()) : Real(0);
   std::vector<Bounded> k(size_t(kv * c.keys() * E)), v(size_t(kv * c.keys() * Ev));
   for (const auto* numbers : {&f.value, &c.q.x, &c.k.x, &c.v.x})
     for (double x : *numbers)
@@ -317,13 +317,13 @@ std::string gradients_wrong(const AttentionCase& c, const Forward& f, const Back
       for (int64_t e = 0; e < Ev; ++e) found.add(Real(b.out_grad[size_t(row * Ev + e)]) * Real(c.v.at(head, f.index[size_t(j)], e)), 0);
       if (c.weighted) found.add(b.value_grad[size_t(j)], 0);
       const bool dropped = std::signbit(f.value[size_t(j)]);
-      slope.push_back(dropped ? Real(0) : found.x * keep), off.push_back(dropped ? Real(0) : u * Real(Ev + 6) * found.size * keep);
-      mean += slope.back() / Real(n), mean_off += (off.back() + u * std::fabs(slope.back())) / Real(n);
+      slope.push_back(dropped ? Real(0) : found.x * keep), off.push_back(dropped ? Real(0) : (u * Real(Ev + 6) * found.size + smallest * Real(Ev + 2)) * keep);
+      mean += slope.back() / Real(n), mean_off += (off.back() + u * std::fabs(slope.back()) + smallest) / Real(n);
     }
     Bounded along;
     std::vector<Bounded> q(static_cast<size_t>(E));
     for (int64_t j = 0; j < n; ++j) {
-      const Real w = slope[size_t(j)] - mean, w_off = off[size_t(j)] + mean_off + 2 * u * (std::fabs(w) + std::fabs(mean));
+      const Real w = slope[size_t(j)] - mean, w_off = off[size_t(j)] + mean_off + smallest + 2 * u * (std::fabs(w) + std::fabs(mean));
       const Real p = std::fabs(Real(f.value[size_t(from + j)]));
       along.add(w * p, w_off * p);
       const Real s = w * over_r * c.scale, s_off = (w_off + 4 * u * std::fabs(w)) * over_r * std::fabs(Real(c.scale)) + Real(tiniest(c.in())) * (2 + std::fabs(w)) * (1 + std::fabs(Real(c.scale)));

@@ -17,7 +17,7 @@ class AttentionBlocks {
 
  public:
   explicit AttentionBlocks(const AttentionJob& job)
-      : job_(job), pairs_(can_pair(job)), workspace_(job.keys, 0), scratch_(workspace_.view()),
+      : job_(job), scale_(job.scale), pairs_(can_pair(job)), workspace_(job.keys, 0), scratch_(workspace_.view()),
         chosen_(job.keys + 2 * kStep<T>),
         // The odd line more keeps rows whose length is a power of two out of the same few lines of the cache.
         stride_((job.keys + kPanel<T> - 1) / kPanel<T> * kPanel<T> + 64 / int64_t(sizeof(T))),
@@ -56,17 +56,17 @@ class AttentionBlocks {
       const Span span = spans_[i];
       if (span.low >= span.high) continue;
       const S* row = query_row(first + i);
-      for (int64_t e = 0; e < E; ++e) q[e] = widen(row[e]) * T(job_.scale);
-      score_keys(q, row_of<S>(job_.k, head, span.low), job_.k.row, E, span.high - span.low,
+      for (int64_t e = 0; e < E; ++e) q[e] = widen(row[e]) * scale_.before;
+      score_keys(q, row_of<S>(job_.k, head, span.low), job_.k.row, E, span.high - span.low, scale_.after,
                  scores_.get() + i * stride_ + span.low);
     }
   }
 
-  // Queries of a tile entry by entry; returns whether one of them is subnormal.
+  // Queries of a tile entry by entry, and the largest entry of each. In pairs they are not scaled before they meet the keys:
+  // false if one is subnormal, or if a sum could be too large.
   bool pack_queries(int64_t first, int64_t n, bool pairs) {
     const int64_t E = pairs ? job_.width / 2 : job_.width;
-    const T scale = T(job_.scale);
-    bool tiny = false;
+    bool tame = true;
     for (int64_t from = 0; from < n; from += kTileRows) {
       const int64_t rows = std::min<int64_t>(kTileRows, n - from);
       T* to = queries_.get() + from * E;
@@ -74,14 +74,20 @@ class AttentionBlocks {
         const S* q = query_row(first + from + i);
         for (int64_t e = 0; e < E; ++e) {
           if (pairs) std::memcpy(to + e * rows + i, q + 2 * e, sizeof(T));
-          else to[e * rows + i] = widen(q[e]) * scale;
+          else to[e * rows + i] = widen(q[e]) * scale_.before;
         }
         Mask<T> top{};
-        tiny |= widen_range(q, job_.width, top);
-        ranges_[from + i] = range<T>(top) * std::fabs(scale);
+        tame &= !widen_range(q, job_.width, top);
+        ranges_[from + i] = range<T>(top);
+        tame &= bounded(ranges_[from + i], 1);
       }
     }
-    return tiny;
+    return tame;
+  }
+
+  // No sum of products of a query and a key, nor any part of it, is then infinite or NaN.
+  bool bounded(T query, double scale) const {
+    return double(query) * double(largest_) * double(job_.width) * scale < double(kBig);
   }
 
   PackedKeys<S>& keys(bool pairs) {
@@ -94,18 +100,19 @@ class AttentionBlocks {
     bool pairs = pairs_;
     if (pairs) {
       keys(true).use(head, all.high);
-      pairs = !keys(true).tiny();
+      largest_ = keys(true).largest();
+      pairs = !keys(true).tiny() && pack_queries(first, n, true);
     }
-    if (pack_queries(first, n, pairs) && pairs) pairs = false, pack_queries(first, n, false);
     PackedKeys<S>& packed = keys(pairs);
     packed.use(head, all.high);
     largest_ = packed.largest();
+    if (!pairs) pack_queries(first, n, false);
     const int64_t E = pairs ? job_.width / 2 : job_.width;
     const ScoreTile<T> whole = tile_of<T>(kTileRows, pairs);
     const ScoreTile<T> last = tile_of<T>(int((n - 1) % kTileRows + 1), pairs);
     for (int64_t key = all.low; key < all.high; key += kPanel<T>)
       for (int64_t i = 0; i < n; i += kTileRows)
-        (n - i < kTileRows ? last : whole)(queries_.get() + i * E, packed.panel(key), E, T(job_.scale),
+        (n - i < kTileRows ? last : whole)(queries_.get() + i * E, packed.panel(key), E, pairs ? T(job_.scale) : scale_.after,
                                            scores_.get() + i * stride_ + key, maxima_.get() + (i * stride_ + key) / 2, stride_);
   }
 
@@ -122,8 +129,7 @@ class AttentionBlocks {
     if (job_.mask_at || job_.few()) {
       finite = look(x, K, maxima);
     } else {
-      // No score, nor any part of its sum, can then be infinite or NaN.
-      finite = double(ranges_[i]) * double(largest_) * double(job_.width) < double(kBig);
+      finite = bounded(ranges_[i], std::fabs(job_.scale));
       if (finite) close_row(x, K, maxima);
     }
     if (!finite) maxima = nullptr;
@@ -157,6 +163,7 @@ class AttentionBlocks {
   }
 
   const AttentionJob& job_;
+  const Scale<T> scale_;
   const bool pairs_;
   Workspace<T> workspace_;
   const Scratch<T>& scratch_;

@@ -116,9 +116,17 @@ class PackedKeys {
   bool tiny_ = false;
 };
 
+// A scale of at most 1 is multiplied into the queries and a larger one into the scores: no part of a score is then larger
+// than the score, and none overflows that it need not.
+template <class T>
+struct Scale {
+  T before, after;
+  explicit Scale(double scale) : before(std::fabs(scale) <= 1 ? T(scale) : T(1)), after(std::fabs(scale) <= 1 ? T(1) : T(scale)) {}
+};
+
 // The scores of R queries (entry by entry, query by query) and one panel, and the larger of each score and the one W on.
 template <int R, class T>
-inline void score_tile(const T* q, const T* k, int64_t E, T, T* s, T* maxima, int64_t stride) {
+inline void score_tile(const T* q, const T* k, int64_t E, T scale, T* s, T* maxima, int64_t stride) {
   constexpr int W = kWidth<T>;
   Vec<T> a[R], b[R];  // registers, once all loops over them are unrolled
 #pragma GCC unroll 8
@@ -133,8 +141,9 @@ inline void score_tile(const T* q, const T* k, int64_t E, T, T* s, T* maxima, in
   }
 #pragma GCC unroll 8
   for (int i = 0; i < R; ++i) {
-    store(s + i * stride, a[i]), store(s + i * stride + W, b[i]);
-    store(maxima + i * stride / 2, vmax(a[i], b[i]));
+    const Vec<T> x = a[i] * splat(scale), y = b[i] * splat(scale);
+    store(s + i * stride, x), store(s + i * stride + W, y);
+    store(maxima + i * stride / 2, vmax(x, y));
   }
 }
 
@@ -185,9 +194,9 @@ inline ScoreTile<T> tile_of(int rows, [[maybe_unused]] bool pairs) {
   return tiles[rows - 1];
 }
 
-// Scores of one query, scaled and widened, and n keys as they lie. `s` has room for whole vectors.
+// Scores of one query, widened, and n keys as they lie, times `scale`. `s` has room for whole vectors.
 template <class S, class T>
-inline void score_keys(const T* q, const S* k, int64_t stride, int64_t E, int64_t n, T* s) {
+inline void score_keys(const T* q, const S* k, int64_t stride, int64_t E, int64_t n, T scale, T* s) {
   constexpr int W = kWidth<T>, M = W < 4 ? W : 4;  // M keys share each read of the query
   const int64_t whole = E / W * W;
   const int left = int(E - whole);
@@ -207,7 +216,7 @@ inline void score_keys(const T* q, const S* k, int64_t stride, int64_t E, int64_
 #pragma GCC unroll 4
       for (int m = 0; m < M; ++m) sum[i + m] = left ? fma(last, read_part(row[m] + whole, left), a[m]) : a[m];
     }
-    store(s + j, fold_rows<T, Sum>(sum));
+    store(s + j, fold_rows<T, Sum>(sum) * splat(scale));
   }
 }
 

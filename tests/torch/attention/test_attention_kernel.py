@@ -179,6 +179,19 @@ def test_half_types_are_rounded_once(dtype):
     assert all(g.dtype == dtype for g in torch.autograd.grad(out.sum(), (q, k, v)))
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize("queries", [1, 16])
+@pytest.mark.parametrize(("query", "key", "scale"), [(2e38, 2e-39, 4.0), (1e30, 1e9, 1e-38), (-1e30, 1e9, -1e-38)])
+def test_a_score_that_is_a_number_does_not_overflow_on_its_way(dtype, queries, query, key, scale):
+    keys = torch.tensor([[0.5, 1], [-1, 0], [0.25, 0.75], [1, 0.5]]).to(dtype)
+    q, k, v = torch.full((queries, 2), query).to(dtype), keys * key, torch.eye(4).to(dtype)
+    exact = q.double() @ k.double().mT * scale
+    assert exact.abs().max() < 1e3
+    found = sgt.sparse_attention(q, k, v, scale=scale)
+    close(found.double(), sgt.sparsemax(exact), 1e-5 if dtype.itemsize > 2 else 4e-3)
+    close(plain.scores(q.float(), k.float(), None, scale).double(), exact)
+
+
 @pytest.mark.parametrize("mapping", MAPS)
 def test_a_query_that_may_attend_to_nothing_gets_zeros_and_zero_gradients(mapping):
     q, k, v = (t.requires_grad_() for t in inputs((), 4, 9))

@@ -23,7 +23,8 @@ def repeat(t: Tensor, group: int) -> Tensor:
 
 def scores(q: Tensor, k: Tensor, bias: Tensor | None, scale: float) -> Tensor:
     """The scores of every query and key."""
-    z = q @ k.transpose(-2, -1) * scale
+    # A scale below 1 meets the queries, a larger one the scores: none overflows on its way.
+    z = (q * scale) @ k.transpose(-2, -1) if abs(scale) <= 1 else q @ k.transpose(-2, -1) * scale
     if bias is None:
         return z
     return torch.where(bias == -torch.inf, -torch.inf, z + bias)  # what is hidden may hold anything
