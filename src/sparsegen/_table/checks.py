@@ -29,7 +29,7 @@ def axis_index(name: str, value: object, shape: Sequence[int], of: str = "scores
     ndim = len(shape)
     if ndim == 0:
         fail(ValueError, of, "an array with at least one axis", "a single number")
-    if not isinstance(value, SupportsIndex):
+    if type(value) is not int and not isinstance(value, SupportsIndex):  # the protocol is slow to ask
         fail(TypeError, name, "an integer", repr(value))
     index = operator.index(value)
     if not -ndim <= index < ndim:

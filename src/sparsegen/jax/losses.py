@@ -10,13 +10,14 @@ a function all the same.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Protocol
 
 import jax
 
+from sparsegen._table.functions import made
 from sparsegen._table.losses import LOSSES
 from sparsegen._table.prose import JAX, loss_doc
-from sparsegen.jax._functions import keyword, made
 from sparsegen.jax._losses import apply
 
 Control = float | jax.Array
@@ -72,14 +73,13 @@ OPTIONS = {"where": None, "weight": None, "reduction": "mean", "ignore_index": -
 def _made(name: str) -> Any:
     """The function of a row."""
     row = LOSSES[name]
-    own = [keyword(row.control, row.default)] if row.control else []
+    own = {row.control: row.default} if row.control else {}
 
-    def call(given: dict[str, Any]) -> jax.Array:
+    def call(given: Mapping[str, Any]) -> jax.Array:
         control = given[row.control] if row.control else None
         return apply(name, given["scores"], given["target"], control, *(given[option] for option in OPTIONS))
 
-    options = [*own, *(keyword(option, default) for option, default in OPTIONS.items())]
-    return made(f"{name}_loss", loss_doc(row, JAX), ["scores", "target"], options, call)
+    return made(f"{name}_loss", loss_doc(row, JAX), ["scores", "target"], {**own, **OPTIONS}, call)
 
 
 def __getattr__(name: str) -> Any:

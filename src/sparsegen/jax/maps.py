@@ -13,16 +13,15 @@ row without a line is a function all the same.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, overload
 
 import jax
 
-from sparsegen._table.controls import CONTROLS
+from sparsegen._table.functions import control_options, made
 from sparsegen._table.maps import MAPS
 from sparsegen._table.prose import JAX, map_doc
 from sparsegen.jax._apply import Info, apply, apply_project, apply_sparsegen
-from sparsegen.jax._functions import keyword, made
 
 Both = tuple[jax.Array, Info]
 Control = float | jax.Array
@@ -111,14 +110,12 @@ class WithLamAndTemperature(Protocol):
 def _made(name: str) -> Any:
     """The function of a row."""
     m = MAPS[name]
-    defaults = {key: CONTROLS[key].default for key in m.controls}
-    controls = [keyword(key) if value is None else keyword(key, value) for key, value in defaults.items()]
 
-    def call(given: dict[str, Any]) -> Any:
+    def call(given: Mapping[str, Any]) -> Any:
         own = {key: given[key] for key in m.controls}
         return apply(name, given["scores"], own, given["axis"], given["where"], given["return_info"])
 
-    options = [*controls, keyword("axis", -1), keyword("where", None), keyword("return_info", False)]
+    options = {**control_options(m.controls), "axis": -1, "where": None, "return_info": False}
     return made(name, map_doc(m, JAX), ["scores"], options, call)
 
 

@@ -5,12 +5,13 @@ Those named here are known to type checkers and editors; a row without a line is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Literal, Protocol, overload
 
 import numpy as np
 from numpy.typing import ArrayLike
 
+from sparsegen._table.functions import control_options, made
 from sparsegen._table.maps import MAPS
 from sparsegen._table.prose import NUMPY, map_doc
 from sparsegen.numpy._apply import Info, apply, apply_project, apply_sparsegen
@@ -106,63 +107,16 @@ class WithLamAndTemperature(Protocol):
     ) -> Both: ...  # fmt: skip
 
 
-def _uncontrolled(name: str) -> Any:
-    def f(scores: Any, *, axis: int = -1, mask: Any = None, return_info: bool = False) -> Any:
-        return apply(name, scores, {}, axis, mask, return_info)
-
-    return f
-
-
-def _with_lam(name: str) -> Any:
-    def f(scores: Any, *, lam: Any = 0.0, axis: int = -1, mask: Any = None, return_info: bool = False) -> Any:
-        return apply(name, scores, {"lam": lam}, axis, mask, return_info)
-
-    return f
-
-
-def _with_q(name: str) -> Any:
-    def f(scores: Any, *, q: Any, axis: int = -1, mask: Any = None, return_info: bool = False) -> Any:
-        return apply(name, scores, {"q": q}, axis, mask, return_info)
-
-    return f
-
-
-def _with_temperature(name: str) -> Any:
-    def f(scores: Any, *, temperature: Any = 1.0, axis: int = -1, mask: Any = None, return_info: bool = False) -> Any:
-        return apply(name, scores, {"temperature": temperature}, axis, mask, return_info)
-
-    return f
-
-
-def _with_alpha(name: str) -> Any:
-    def f(scores: Any, *, alpha: Any = 1.5, axis: int = -1, mask: Any = None, return_info: bool = False) -> Any:
-        return apply(name, scores, {"alpha": alpha}, axis, mask, return_info)
-
-    return f
-
-
-def _with_lam_and_temperature(name: str) -> Any:
-    def f(
-        scores: Any, *, lam: Any = 0.0, temperature: Any = 1.0, axis: int = -1, mask: Any = None,
-        return_info: bool = False,
-    ) -> Any:  # fmt: skip
-        return apply(name, scores, {"lam": lam, "temperature": temperature}, axis, mask, return_info)
-
-    return f
-
-
-_MAKERS: dict[tuple[str, ...], Callable[[str], Any]] = {
-    (): _uncontrolled, ("lam",): _with_lam, ("q",): _with_q, ("temperature",): _with_temperature,
-    ("alpha",): _with_alpha, ("lam", "temperature"): _with_lam_and_temperature,
-}  # fmt: skip
-
-
 def _made(name: str) -> Any:
     """The function of a row, with what the row says of it."""
-    f = _MAKERS[MAPS[name].controls](name)
-    f.__name__ = f.__qualname__ = name
-    f.__doc__ = map_doc(MAPS[name], NUMPY)
-    return f
+    m = MAPS[name]
+
+    def call(given: Mapping[str, Any]) -> Any:
+        own = {key: given[key] for key in m.controls}
+        return apply(name, given["scores"], own, given["axis"], given["mask"], given["return_info"])
+
+    options = {**control_options(m.controls), "axis": -1, "mask": None, "return_info": False}
+    return made(name, map_doc(m, NUMPY), ["scores"], options, call)
 
 
 def __getattr__(name: str) -> Any:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable
+from collections.abc import Mapping
 from typing import Any, Literal, Protocol, overload
 
 from torch import Tensor
 
+from sparsegen._table.functions import control_options, made
 from sparsegen._table.losses import LOSSES
 from sparsegen._table.maps import MAPS
 from sparsegen._table.prose import SHARDED, loss_doc, map_doc
-from sparsegen.torch import losses, maps
 from sparsegen.torch._apply import Info
 from sparsegen.torch.distributed import _apply, _losses
 
@@ -46,46 +45,30 @@ class ShardedLoss(Protocol):
         ...
 
 
-def _also(like: Callable[..., Any], **defaults: Any) -> inspect.Signature:
-    """The signature of a function of one process, and more arguments."""
-    known = inspect.signature(like)
-    more = [inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=d) for name, d in defaults.items()]
-    return known.replace(parameters=[*known.parameters.values(), *more])
-
-
-def _named(f: Any, name: str, doc: str, signature: inspect.Signature) -> Any:
-    f.__name__ = f.__qualname__ = name
-    f.__doc__, f.__signature__ = doc, signature
-    return f
+OPTIONS = {"dim": -1, "mask": None, "return_info": False, "group": None}
+LOSS_OPTIONS = {"mask": None, **_losses.Options._field_defaults, "group": None}
 
 
 def _map(name: str) -> Any:
-    row, signature = MAPS[name], _also(getattr(maps, name), group=None)
+    row = MAPS[name]
 
-    def f(*args: Any, **options: Any) -> Any:
-        bound = signature.bind(*args, **options)
-        bound.apply_defaults()
-        given = bound.arguments
-        controls = {key: given[key] for key in row.controls}
-        return _apply.apply(
-            name, given["scores"], controls, given["dim"], given["mask"], given["return_info"], given["group"]
-        )
+    def call(given: Mapping[str, Any]) -> Any:
+        own = {key: given[key] for key in row.controls}
+        return _apply.apply(name, given["scores"], own, *(given[option] for option in OPTIONS))
 
-    return _named(f, name, map_doc(row, SHARDED), signature)
+    return made(name, map_doc(row, SHARDED), ["scores"], {**control_options(row.controls), **OPTIONS}, call)
 
 
 def _loss(name: str) -> Any:
-    row, signature = LOSSES[name], _also(getattr(losses, f"{name}_loss"), sparse_grad=False, group=None)
+    row = LOSSES[name]
+    own = {row.control: row.default} if row.control else {}
 
-    def f(*args: Any, **options: Any) -> Any:
-        bound = signature.bind(*args, **options)
-        bound.apply_defaults()
-        given = bound.arguments
+    def call(given: Mapping[str, Any]) -> Any:
         how = _losses.Options(*(given[key] for key in _losses.Options._fields))
         control = given[row.control] if row.control else None
         return _losses.apply(name, given["scores"], given["target"], control, given["mask"], how, given["group"])
 
-    return _named(f, f"{name}_loss", loss_doc(row, SHARDED), signature)
+    return made(f"{name}_loss", loss_doc(row, SHARDED), ["scores", "target"], {**own, **LOSS_OPTIONS}, call)
 
 
 def __getattr__(name: str) -> Any:
