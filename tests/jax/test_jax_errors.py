@@ -121,7 +121,7 @@ def test_message_names_argument_condition_and_value(call, error, text):
 
 
 def test_arguments_are_refused_as_python_does():
-    with pytest.raises(TypeError, match=r"sparsecone\(\) missing a required argument: 'q'"):
+    with pytest.raises(TypeError, match=r"sparsecone\(\) missing 1 required keyword-only argument: 'q'"):
         sgj.sparsecone(Z)
     with pytest.raises(TypeError, match=r"sparsemax\(\) got an unexpected keyword argument 'lam'"):
         sgj.sparsemax(Z, lam=0.5)
