@@ -140,4 +140,6 @@ def test_without_jax_the_import_says_what_to_install():
         "import sys; sys.modules['jax'] = None\ntry:\n    import sparsegen.jax\nexcept ImportError as e:\n    print(e)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
-    assert done.stdout.strip() == "sparsegen.jax needs JAX, which is not installed: pip install 'sparsegen[jax]'."
+    assert done.stdout.strip() == (
+        "sparsegen: sparsegen.jax needs jax, which is not installed: pip install -e '.[jax]' in a clone of sparsegen."
+    )

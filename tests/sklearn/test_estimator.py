@@ -112,6 +112,24 @@ def test_label_sets_of_any_type(data):
     assert SparseMultilabelClassifier().fit(X[:3], [(7, 1), (1,), (9,)]).classes_.tolist() == [1, 7, 9]
 
 
+@pytest.mark.parametrize(
+    ("y", "text"),
+    [
+        ([["a"], [1], ["a"], ["b"]], "y must be made of labels that can be sorted, .* got int and str"),
+        ([{"a"}, {None}, {"b"}, {"a"}], "y must be made of labels that can be sorted, .* got NoneType and str"),
+        ([[["a"]], ["b"], ["a"], ["b"]], "y must be made of labels that can be sorted, .* got list and str"),
+        (["a", 1, "a", 1], "y must be made of labels that can be sorted, .* got int and str"),
+        (["a", None, "b", "a"], "y must be made of labels that can be sorted, .* got NoneType and str"),
+        ([["a"], None, ["b"], ["a"]], r"y\[1\] must be a label set, as the other rows are, got None"),
+        ([("a",), "b", ("a",), ("b",)], r"y\[1\] must be a label set, as the other rows are, got 'b'"),
+        ([[1, 0], [0, 1], None, [1, 1]], r"y\[2\] must be a label set, as the other rows are, got None"),
+    ],
+)
+def test_labels_of_several_kinds_are_refused_by_name(y, text):
+    with pytest.raises(TypeError, match=f"^sparsegen: {text}"):
+        SparseMultilabelClassifier().fit(np.eye(4), y)
+
+
 def test_one_class_label_a_row(data):
     X, _ = data
     y = np.array(["low", "mid", "high"])[np.digitize(X[:, 0], [-0.5, 0.5])]

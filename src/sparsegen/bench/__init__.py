@@ -4,7 +4,7 @@
 `attention` the fused attention, `estimator` the classifier's fit. Wrong answers get no time.
 """
 
-from sparsegen.experiments.extras import missing
+from sparsegen._table.extras import missing
 
 try:
     import torch as _torch  # noqa: F401

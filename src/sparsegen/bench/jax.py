@@ -13,12 +13,12 @@ from typing import Any
 
 import torch
 
+from sparsegen._table.extras import needed
 from sparsegen.bench import peers
 from sparsegen.bench.inputs import DENSITIES, corners, lam_of, scores
 from sparsegen.bench.measure import Settings, Tell, interleaved, machine, ratio
 from sparsegen.bench.peers import Verdict
 from sparsegen.bench.targets import promise
-from sparsegen.experiments.extras import needed
 
 CASES = ((16384, 10), (4096, 128), (1024, 512), (256, 2048), (32, 32000))
 QUICK = ((8, 10), (4, 130))

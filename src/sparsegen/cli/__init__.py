@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from sparsegen.experiments.extras import needed
+from sparsegen._table.extras import needed
 
 try:
     with needed("the command line", "experiments"):

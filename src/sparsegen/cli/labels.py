@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
+from sparsegen._table.extras import needed
 from sparsegen.cli.messages import check_folder, said_plainly
-from sparsegen.experiments.extras import needed
 
 
 def train_labels(

@@ -9,10 +9,10 @@ import typer
 from rich.console import Console
 
 from sparsegen._table.checks import fail
+from sparsegen._table.extras import needed
 from sparsegen._table.maps import MAPS
 from sparsegen.cli.messages import said_plainly
 from sparsegen.cli.options import DATA
-from sparsegen.experiments.extras import needed
 
 
 def _control(mapping: str, **controls: float | None) -> float | None:

@@ -12,8 +12,8 @@ from rich.console import Console
 from rich.table import Table
 
 import sparsegen
+from sparsegen._table.extras import needed
 from sparsegen._table.maps import MAPS
-from sparsegen.experiments.extras import needed
 from sparsegen.experiments.terminal import table
 
 SCORES = (1.2, 0.9, 0.5, 0.3, 0.1)

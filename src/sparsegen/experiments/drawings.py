@@ -6,7 +6,7 @@ import io
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from sparsegen.experiments.extras import missing
+from sparsegen._table.extras import missing
 from sparsegen.experiments.store import whole_file
 
 try:

@@ -24,7 +24,7 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from sparsegen._table.checks import fail
-from sparsegen.experiments.extras import missing
+from sparsegen._table.extras import missing
 from sparsegen.experiments.folders import choose, chosen, environment
 from sparsegen.experiments.store import CellStore, plain, to_json
 

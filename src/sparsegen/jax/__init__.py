@@ -8,12 +8,12 @@
 [1.0, -1.0, 0.0]
 """
 
-try:
-    import jax as _jax  # noqa: F401
-except ImportError as error:
-    raise ImportError("sparsegen.jax needs JAX, which is not installed: pip install 'sparsegen[jax]'.") from error
-
 from typing import Any
+
+from sparsegen._table.extras import needed as _needed
+
+with _needed("sparsegen.jax", "jax"):
+    import jax as _jax  # noqa: F401
 
 from sparsegen.jax._apply import Info
 from sparsegen.jax.attention import sparse_attention

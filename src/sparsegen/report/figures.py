@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from sparsegen._table.extras import needed
 from sparsegen.experiments import registry
-from sparsegen.experiments.extras import needed
 from sparsegen.experiments.registry import Experiment
 from sparsegen.experiments.store import Result
 from sparsegen.report.html import Html, element, label

@@ -1,11 +1,9 @@
 """A scikit-learn classifier of label sets."""
 
-try:
+from sparsegen._table.extras import needed as _needed
+
+with _needed("sparsegen.sklearn", "sklearn"):
     import sklearn.base  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        "sparsegen.sklearn needs scikit-learn 1.6 or newer, which is not installed: pip install 'sparsegen[sklearn]'."
-    ) from error
 
 from sparsegen.sklearn.dials import best_threshold
 from sparsegen.sklearn.estimator import ConstantFitWarning, SparseMultilabelClassifier

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from numbers import Real
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,7 +42,31 @@ def _listed(y: Any) -> Any:
     return list(y) if isinstance(next(iter(y)), (set, frozenset, tuple, list)) else y
 
 
+def _of_one_kind(y: Any) -> None:
+    """Rows are all label sets (an empty one has no label) or all labels; of a mix of those NumPy would make text."""
+    if not isinstance(y, (list, tuple)) or all(isinstance(row, Real) for row in y):
+        return
+    sets = [isinstance(row, (set, frozenset, list, tuple)) for row in y]
+    if any(sets):
+        for i, row in enumerate(y):
+            if not sets[i] and np.ndim(row) == 0:
+                fail(TypeError, f"y[{i}]", "a label set, as the other rows are", repr(row))
+    elif all(np.ndim(row) == 0 for row in y):
+        _in_one_order([y])
+
+
+def _in_one_order(rows: Iterable[Iterable[Any]]) -> None:
+    """Classes are sorted, so their labels must be of types that compare."""
+    labels = [label for row in rows for label in row]
+    try:
+        sorted(set(labels))
+    except TypeError:
+        kinds = sorted({type(label).__name__ for label in labels})
+        fail(TypeError, "y", "made of labels that can be sorted, as those of one type can", " and ".join(kinds))
+
+
 def _read_sets(y: Any, classes: np.ndarray | None) -> Labels:
+    _in_one_order(y)
     binarizer = MultiLabelBinarizer(classes=None if classes is None else list(classes), sparse_output=True)
     binarizer.fit(y)
     unknown = set().union(*map(set, y)) - set(binarizer.classes_)
@@ -101,6 +126,7 @@ def read_labels(y: Any, classes: np.ndarray | None = None) -> Labels:
     if _are_sets(y):
         return _read_sets(y, classes)
     if not sp.issparse(y):
+        _of_one_kind(y)
         y = np.asarray(y)
     if sp.issparse(y) or (y.ndim == 2 and y.shape[1] != 1):
         return _read_indicator(y, classes)

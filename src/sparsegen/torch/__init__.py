@@ -8,14 +8,12 @@
 tensor([ 1., -1.,  0.])
 """
 
-try:
-    import torch as _torch  # noqa: F401
-except ImportError as error:
-    raise ImportError(
-        "sparsegen.torch needs PyTorch, which is not installed: pip install -e '.[torch]' in a clone of sparsegen."
-    ) from error
-
 from typing import TYPE_CHECKING, Any
+
+from sparsegen._table.extras import needed as _needed
+
+with _needed("sparsegen.torch", "torch"):
+    import torch as _torch  # noqa: F401
 
 from sparsegen.torch._apply import Info
 from sparsegen.torch.attention import (

@@ -19,6 +19,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.compiler import is_compiling
 
+from sparsegen._table.extras import advice
 from sparsegen._table.maps import Map
 from sparsegen.torch import _cpu, _plain
 
@@ -42,7 +43,7 @@ def engine_of(device: str) -> Any:
         return importlib.import_module(ENGINES[device])
     except ModuleNotFoundError as error:
         text = f"sparsegen: {error.name} is not installed, so {device} tensors are mapped by plain torch operations, "
-        warnings.warn(text + "slower and in more memory (pip install sparsegen[gpu]).", RuntimeWarning, stacklevel=2)
+        warnings.warn(text + f"slower and in more memory ({advice('gpu')}).", RuntimeWarning, stacklevel=2)
         return _plain
 
 

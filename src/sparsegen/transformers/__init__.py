@@ -11,6 +11,11 @@
 torch.Size([1, 5, 32])
 """
 
+from sparsegen._table.extras import needed as _needed
+
+with _needed("sparsegen.transformers", "transformers"):
+    import transformers as _transformers  # noqa: F401
+
 from sparsegen.transformers.calibration import calibrate
 from sparsegen.transformers.controls import SparseControls
 from sparsegen.transformers.interface import attend

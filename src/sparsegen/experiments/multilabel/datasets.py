@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from sparsegen._table.checks import fail
-from sparsegen.experiments.extras import missing
+from sparsegen._table.extras import missing
 from sparsegen.experiments.folders import DATA_VARIABLE, places
 from sparsegen.experiments.multilabel.mulan import Table, read_arff, read_labels, sparse
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from sparsegen._table.checks import fail
-from sparsegen.experiments.extras import missing
+from sparsegen._table.extras import missing
 
 try:
     from scipy import sparse, special

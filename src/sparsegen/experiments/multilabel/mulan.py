@@ -19,7 +19,7 @@ from xml.etree import ElementTree
 import numpy as np
 
 from sparsegen._table.checks import fail
-from sparsegen.experiments.extras import missing
+from sparsegen._table.extras import missing
 
 try:
     import arff

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sparsegen.experiments.extras import needed
+from sparsegen._table.extras import needed
 from sparsegen.experiments.registry import Experiment, Option, scaled_down
 from sparsegen.experiments.store import Result
 

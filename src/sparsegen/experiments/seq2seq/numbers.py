@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 
 from sparsegen._table.checks import fail
-from sparsegen.experiments.extras import missing
+from sparsegen._table.extras import missing
 from sparsegen.experiments.seq2seq.splits import Split, check_count, spaced
 
 GENERATING = "generating numbers and dates"

@@ -13,7 +13,7 @@ from itertools import zip_longest
 from typing import Any
 
 from sparsegen._table.checks import fail
-from sparsegen.experiments.extras import missing
+from sparsegen._table.extras import missing
 
 ROUGES = ("rouge1", "rouge2", "rougeL")
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from sparsegen._table.checks import fail
-from sparsegen.experiments.extras import missing
+from sparsegen._table.extras import missing
 
 PAD, UNK, BOS, EOS = range(4)
 SPECIALS = ("<pad>", "<unk>", "<s>", "</s>")

@@ -6,6 +6,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 
+def advice(extra: str) -> str:
+    """What to type for an extra of this project.
+
+    >>> advice("torch")
+    "pip install -e '.[torch]' in a clone of sparsegen"
+    """
+    return f"pip install -e '.[{extra}]' in a clone of sparsegen"
+
+
 def missing(what: str, packages: str | None, extra: str) -> ImportError:
     """Make the error that says which extra of this project brings a package.
 
@@ -24,8 +33,7 @@ def missing(what: str, packages: str | None, extra: str) -> ImportError:
     sparsegen: training needs torch, which is not installed: pip install -e '.[torch]' in a clone of sparsegen.
     """
     return ImportError(
-        f"sparsegen: {what} needs {packages or 'a package'}, which is not installed: "
-        f"pip install -e '.[{extra}]' in a clone of sparsegen.",
+        f"sparsegen: {what} needs {packages or 'a package'}, which is not installed: {advice(extra)}.",
         name=packages,
     )
 
