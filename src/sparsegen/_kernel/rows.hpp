@@ -251,7 +251,7 @@ inline void project_group(const ProjectJob& job, const double* r, const T** src,
   if (K <= kGroupLimit<T> && !tops) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold).run();
   for (; undone; undone &= undone - 1) {
     const int i = __builtin_ctz(undone);
-    if (tops && project_top(src[i], K, dst[i], threshold[i])) continue;
+    if (r[i] == 0 && project_top(src[i], K, dst[i], threshold[i])) continue;
     if (K > kGroupLimit<T> && project_direct(src[i], K, r[i], dst[i], s, threshold[i])) continue;
     T* slot = s.rows + (s.slots > 1 ? i * s.stride : 0);
     if (src[i] != slot) std::copy_n(src[i], K, slot);

@@ -457,7 +457,7 @@ inline bool project_top(const T* x, int64_t K, T* p, double& threshold) {
   const Vec<T> share = splat(T(1 / double(lanes_sum(n))));
   for (i = 0; i + W <= K; i += W) store(p + i, keep<T>(load(x + i) == most, share));
   if (i < K) store_part(p + i, keep<T>(tail(i) == most, share), int(K - i));
-  threshold = double(top);
+  threshold = double(top) + 0.0;  // the zeros of a row may have either sign
   return true;
 }
 
@@ -521,7 +521,7 @@ inline void project_any(T* x, int64_t K, double r, T* p, const Scratch<T>& s, do
   threshold = std::numeric_limits<double>::quiet_NaN();
   if (bad) return void(std::fill_n(p, K, std::numeric_limits<T>::quiet_NaN()));
   if (top == -kInf<T>) return void(std::fill_n(p, K, T(0)));
-  threshold = r == 0 ? double(top) : -std::numeric_limits<double>::infinity();
+  threshold = r == 0 ? double(top) + 0.0 : -std::numeric_limits<double>::infinity();
   if (r == 0) return uniform_row(x, K, std::nextafter(top, -kInf<T>), p);
   if (std::isinf(r)) return uniform_row(x, K, -kInf<T>, p);
 
