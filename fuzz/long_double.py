@@ -87,6 +87,7 @@ def _projected(name: str, z: np.ndarray, shown: np.ndarray, control: np.ndarray,
             b = np.where(b > 0, b, Real(1))
             unit, x = 1 / b[:, 0] ** 2, ((abs(safe) - b) / b) * (abs(safe) / b + 1)
         r = np.where(control == -np.inf, Real(np.inf), (1 - control) * unit)
+        r = np.where(r < LEAST, Real(0), r)  # it has lost its digits, and no two scores are as close
         off = 12 * eps * np.minimum(Real(1), 1 / np.maximum(r, LEAST))
     elif name == "sparsegen_log":
         x, r = np.log(safe), 1 - control

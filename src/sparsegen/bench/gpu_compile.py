@@ -117,7 +117,7 @@ def row_cases() -> Iterator[Case]:
     """Rows in registers: lengths and types, the rules, the transforms."""
     import triton.language as tl
 
-    from sparsegen.torch._triton import rows
+    from sparsegen.torch._triton import powers, rows
     from sparsegen.torch._triton.layout import BACK, REGISTERS, tile
 
     def case(kind: str, kernel: Any, dtype: str, n: int, transform: int, rule: int, mask: bool) -> Case:
@@ -147,6 +147,9 @@ def row_cases() -> Iterator[Case]:
         for number, transform in enumerate(("exp", "sq", "log"), 1):
             yield case(f"{word} {transform}", kernel, "bf16", 4096, number, 0, False)
         yield case(f"{word} softmax", kernel, "bf16", BACK, 1, 3, False)
+    for word, kernel in (("entmax", powers.power_kernel), ("entmax vjp", powers.power_vjp_kernel)):
+        for dtype, n in (("bf16", 1024), ("bf16", BACK), ("fp32", 4096)):
+            yield case(word, kernel, dtype, n, 0, -1, False)
 
 
 def long_cases() -> Iterator[Case]:
@@ -168,7 +171,10 @@ def long_cases() -> Iterator[Case]:
 
 
 _ATTENTION: tuple[tuple[str, int, dict[str, Any]], ...] = (
+    ("bf16", 16, {}),
+    ("bf16", 32, {}),
     ("bf16", 64, {}),
+    ("fp16", 64, {}),
     ("bf16", 128, {}),
     ("bf16", 256, {}),
     ("fp32", 64, {}),

@@ -15,7 +15,7 @@ pytest.importorskip("triton")
 
 from triton import knobs
 
-from sparsegen.torch import _autograd, _fused, _mapping, _route, _triton, maps
+from sparsegen.torch import _autograd, _fused, _mapping, _operators, _route, _triton, maps
 from sparsegen.torch._triton import attention_launch, launch, layout
 from sparsegen.torch._triton.numbers import add2
 
@@ -43,7 +43,7 @@ def device():
 def gpu(monkeypatch):
     """Calls of the front end take the way of a GPU: on the CPU's tensors, with the interpreter, where there is none."""
     if HERE == "cpu":
-        for module in (_autograd, _fused, _route):
+        for module in (_operators, _fused, _route):
             monkeypatch.setattr(module, "engine", lambda t: _triton)
         for module in (maps, _mapping):
             monkeypatch.setattr(module, "quick", lambda *given: None)

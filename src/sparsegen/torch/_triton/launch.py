@@ -9,7 +9,7 @@ import triton.language as tl
 from torch import Tensor
 
 from sparsegen.torch._cpu import lead_shape
-from sparsegen.torch._triton import long_rows, rows
+from sparsegen.torch._triton import long_rows, powers, rows
 from sparsegen.torch._triton.layout import (
     BACK,
     REGISTERS,
@@ -36,6 +36,7 @@ class Numbers(NamedTuple):
 
 
 LINEAR = Numbers()
+POWER = Numbers(rule=-1)  # entmax, whose control is alpha
 
 
 def wide_of(x: Tensor) -> Any:
@@ -68,7 +69,8 @@ def forward(
     out = result_rows(p.shape, dim)
     size = tile(walk.n, walk.b)
     number, blocks = programs(walk, size)
-    rows.project_kernel[(number,)](
+    kernel = powers.power_kernel if which == POWER else rows.project_kernel
+    kernel[(number,)](
         x, lines.mask, control, heat, p, kept, walk.number, walk.b, blocks, walk.n, *walk.steps, *out.steps,
         *_masks(lines), step, heat_step,
         TRANSFORM=which.transform, RULE=which.rule, HAS_MASK=lines.given, KEEP=keep,
@@ -113,7 +115,8 @@ def backward(
         return Grads(grad, along, warm)
     size = tile(walk.n, walk.b)
     number, blocks = programs(walk, size)
-    rows.vjp_kernel[(number,)](
+    kernel = powers.power_vjp_kernel if which == POWER else rows.vjp_kernel
+    kernel[(number,)](
         p, v, z, lines.mask, control, heat, kept, grad, along, warm, walk.number, walk.b, blocks, walk.n, *walk.steps,
         *v_walk.steps, *z_walk.steps, *_masks(lines), step, heat_step,
         TRANSFORM=which.transform, RULE=which.rule, HAS_MASK=lines.given,
