@@ -2,8 +2,8 @@
 
     make -C fuzz release && python fuzz/long_run.py --rows 1000000
 
-It can be stopped at any time and started again: each piece is added to what is there, with seeds that follow. What
-another kernel or front end has been through does not count: the run then starts afresh.
+It can be stopped at any time and started again: each piece is added to what is there, with seeds that follow. The file
+says of each job which sources it ran on; what others have been through does not count, and the job starts afresh.
 """
 
 from __future__ import annotations
@@ -45,13 +45,30 @@ def fresh() -> dict[str, Any]:
 
     native = DRIVER.exists() and "avx512vl" in Path("/proc/cpuinfo").read_text()
     about = machine() | {"compiler": compiler(), "avx512": "native" if native else "emulated"}
-    return {"machine": about, "sources": sources(), "rows": {}, "seeds": {}, "violations": []}
+    return {"machine": about, "sources": {}, "rows": {}, "seeds": {}, "violations": []}
 
 
 def load(path: Path) -> dict[str, Any]:
-    """What a file has of these sources, or nothing yet."""
-    found = json.loads(path.read_text()) if path.exists() else {}
-    return found if found.get("sources") == sources() else fresh()
+    """What a file has, or nothing yet."""
+    return json.loads(path.read_text()) if path.exists() else fresh()
+
+
+def of_job(name: str, job: str) -> bool:
+    """Is a name that was counted one of this job?"""
+    return name == job or name.startswith(f"{job} ")
+
+
+def renew(result: dict[str, Any], driver: str, job: str) -> None:
+    """Forget a job that ran on other sources."""
+    key = f"{driver} {job}"
+    if result["sources"].get(key) == sources():
+        return
+    rows = result["rows"].get(driver, {})
+    for name in [name for name in rows if of_job(name, job)]:
+        del rows[name]
+    result["seeds"].pop(key, None)
+    result["violations"] = [text for text in result["violations"] if not of_job(text.split(" is wrong")[0], job)]
+    result["sources"][key] = sources()
 
 
 def save(path: Path, result: dict[str, Any]) -> None:
@@ -73,13 +90,13 @@ def add(result: dict[str, Any], driver: str, piece: dict[str, Any]) -> None:
 
 def fewest(result: dict[str, Any], driver: str, job: str) -> int:
     """Rows of the name and engine of a job that has the fewest; 0 before its first piece."""
-    of_job = [
+    found = [
         sum(storages.values())
         for name, engines in result["rows"].get(driver, {}).items()
-        if name == job or name.startswith(f"{job} ")
+        if of_job(name, job)
         for storages in engines.values()
     ]
-    return min(of_job, default=0)
+    return min(found, default=0)
 
 
 def run_piece(command: list[str], seed: int, rows: int) -> dict[str, Any]:
@@ -112,6 +129,7 @@ def main(arguments: list[str] | None = None) -> int:
     args = parser.parse_args(arguments)
     result = load(args.out)
     for driver, job, command in jobs(args.only):
+        renew(result, driver, job)
         while (done := fewest(result, driver, job)) < args.rows:
             key = f"{driver} {job}"
             seed = result["seeds"].get(key, 0)

@@ -176,7 +176,14 @@ def test_a_long_run_adds_up_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
     assert found["machine"]["sparsegen"]
     assert str(Path.home()) not in out.read_text()
     monkeypatch.setattr(long_run, "sources", lambda: "another kernel")
-    assert long_run.load(out)["rows"] == {}
+    assert long_run.main(["--rows", "10", "--only", "project", "--out", str(out)]) == 0
+    again = json.loads(out.read_text())
+    assert again["rows"]["kernel"]["project"] == {"plain": {"float32": 10}}
+    assert again["sources"] == {
+        "kernel project": "another kernel",
+        "front ends softmax": found["sources"]["front ends softmax"],
+    }
+    assert again["rows"]["front ends"] == found["rows"]["front ends"]
 
 
 def test_a_long_run_keeps_what_went_wrong(tmp_path, monkeypatch):

@@ -9,14 +9,15 @@ namespace sparsegen::SPARSEGEN_ISA {
 template <class T>
 using Bits = std::conditional_t<sizeof(T) == 4, int32_t, int64_t>;
 
-// Parts of numbers: bits of the fraction, bias of the exponent, ln 2 in two numbers of which the first has zeros at its end.
+// Parts of numbers: bits of the fraction, bias of the exponent, ln 2 in two numbers of which the first has zeros at its end:
+// its product with any exponent is exact.
 template <class T>
 struct Parts {
   static constexpr int digits = std::numeric_limits<T>::digits - 1;
   static constexpr Bits<T> bias = std::numeric_limits<T>::max_exponent - 1;
   static constexpr T whole = sizeof(T) == 4 ? T(0x1.8p23) : T(0x1.8p52);  // added, it rounds to a whole number
-  static constexpr T ln2_high = sizeof(T) == 4 ? T(0x1.62ep-1) : T(0x1.62e42fefa39p-1);
-  static constexpr T ln2_low = T(0x1.62e42fefa39ef35793c7673007e5fp-1L - (long double)ln2_high);
+  static constexpr T ln2_high = sizeof(T) == 4 ? T(0x1.62ep-1) : T(0x1.62e42feep-1);
+  static constexpr T ln2_low = sizeof(T) == 4 ? T(0x1.62e42fefa39efp-1 - 0x1.62ep-1) : T(0x1.a39ef35793c76p-33);
   static constexpr T least = sizeof(T) == 4 ? T(-104) : T(-746);  // below, e^x is 0
   static constexpr T most = sizeof(T) == 4 ? T(89) : T(710);
 };
