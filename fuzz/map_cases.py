@@ -298,7 +298,7 @@ def _grad_wrong(c: Case, p: np.ndarray, got: tuple[np.ndarray, np.ndarray | None
     steps = 2 * single * (c.z.shape[1] / 2 + 64)
     lost = want.blur[:, None] * 4 if c.name in RULES else 0
     allowed = steps * score_size + (eps + lost) * (abs(by_score) + score_size) + 4 * TINY[c.storage] * (1 + score_size)
-    allowed = allowed + np.finfo(np.float64).tiny  # a radius above all numbers is infinite, and its gradient 0
+    allowed = allowed + 1e-300  # a radius, or the unit it is measured in, above all numbers is infinite: gradient 0
     beyond = ~(score_size + abs(by_score) + allowed < min(largest, LARGEST[c.storage]) / 4)
     skip = (want.skip | np.isnan(p).any(1))[:, None] | beyond
     near = (abs(got[0] - by_score) <= allowed) | skip
