@@ -1,6 +1,8 @@
 # make demo   set up .venv, then a short tour, the paper's synthetic experiment, a translator, and a report of both
 # make test   set up .venv, then every check
 # make fuzz      random cases through kernel and front ends; SECONDS=600 for longer, ROWS=100000 for so many of each
+# make docs      the documentation site in build/docs, built without a warning and checked: links, names, search, browser
+# make wheel     wheel and sdist in dist/, audited, and tried in a fresh environment without a compiler
 # make sanitize  the kernel's cases under the address, undefined-behaviour and thread sanitizers; CASES=10000 for more
 
 PYTHON ?= python3
@@ -14,7 +16,7 @@ CASES := 2000
 LIMIT = $(if $(ROWS),--rows $(ROWS),--seconds $(SECONDS))
 KERNEL := build/fuzz
 
-.PHONY: demo test lint bench fuzz sanitize fuzz-quickly docs-numbers clean
+.PHONY: demo test lint bench fuzz sanitize fuzz-quickly docs docs-numbers wheel clean
 
 demo: $(STAMP)
 	$(BIN)/sparsegen tour
@@ -52,6 +54,12 @@ fuzz-quickly: $(STAMP)
 
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py all
+
+docs: $(STAMP)
+	rm -rf build/docs docs/api docs/gallery
+	$(BIN)/python -m sphinx -b html -q -W --keep-going docs build/docs
+	SPARSEGEN_SITE=build/docs $(BIN)/python -m pytest -q tests/test_site.py
+	@echo "open build/docs/index.html"
 
 docs-numbers: $(STAMP)
 	$(BIN)/python benchmarks/documents.py

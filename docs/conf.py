@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import importlib
-import sys
-from pathlib import Path
 from typing import Any
 
 from docutils import nodes
 from docutils.utils.math import latex2mathml
+from sphinx.writers.html5 import HTML5Translator
 
 import sparsegen
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 PLACES = (
     "sparsegen",
@@ -37,8 +34,8 @@ extensions = [
     "sphinx_gallery.gen_gallery",
 ]
 templates_path = ["_templates"]
-exclude_patterns = ["_templates", "gallery/*.ipynb", "gallery/*.py"]
-suppress_warnings = ["config.cache"]  # the examples' order is an object, which is not stored between builds
+exclude_patterns = ["_templates"]
+suppress_warnings = ["config.cache"]  # sphinx-gallery adds a setting that cannot be stored between builds
 
 # Pages in Markdown, with the anchors that GitHub gives headings.
 myst_heading_anchors = 4
@@ -74,7 +71,7 @@ sphinx_gallery_conf = {
     "examples_dirs": "../examples",
     "gallery_dirs": "gallery",
     "filename_pattern": r"/plot_",
-    "ignore_pattern": r"/(?!plot_)[^/]*\.py$",
+    "ignore_pattern": r"(?:^|/)(?!plot_)[^/]*\.py$",
     "abort_on_example_error": True,
     "download_all_examples": False,
     "remove_config_comments": True,
@@ -89,6 +86,7 @@ html_theme = "pydata_sphinx_theme"
 html_title = f"sparsegen {release}"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_js_files = ["site.js"]
 html_extra_path = ["explore.html"]
 html_show_sourcelink = False
 html_copy_source = False
@@ -112,12 +110,21 @@ html_math_renderer = "mathml"
 def formula(self: Any, node: nodes.math | nodes.math_block) -> None:
     """Write a formula as MathML, which browsers draw without a script or a network."""
     block = isinstance(node, nodes.math_block)
-    tag = "div" if block else "span"
-    self.body.append(f'<{tag} class="math">{latex2mathml.tex2mathml(node.astext(), as_block=block)}</{tag}>')
+    start, end = ('<div class="math" tabindex="0">', "</div>") if block else ('<span class="math">', "</span>")
+    self.body.append(start + latex2mathml.tex2mathml(node.astext(), as_block=block) + end)
     raise nodes.SkipNode
 
 
+def begin_cell(self: Any, node: nodes.entry) -> None:
+    """Begin a cell of a table; a heading without words, as in a corner, is a plain cell."""
+    HTML5Translator.visit_entry(self, node)
+    if isinstance(node.parent.parent, nodes.thead) and not node.astext():
+        self.body[-1] = self.body[-1].replace("<th", "<td", 1)
+        self.context[-1] = self.context[-1].replace("</th", "</td", 1)
+
+
 def setup(app: Any) -> dict[str, bool]:
-    """Register how formulas are written."""
+    """Register how formulas and tables are written."""
     app.add_html_math_renderer("mathml", (formula, None), (formula, None))
+    app.add_node(nodes.entry, override=True, html=(begin_cell, HTML5Translator.depart_entry))
     return {"parallel_read_safe": True}

@@ -2,8 +2,8 @@
 What the dial does
 ==================
 
-Five scores, and every ``lam`` from very dense to one-hot. Entries leave one by one, each at a point that can be asked for;
-a temperature never lets go of any.
+Five scores, and every ``lam`` from very dense to one-hot. Entries leave one by one, each at a point that can be asked
+for; a temperature never lets go of any.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 Near softmax
 ============
 
-``sparsegen_softmax`` begins at softmax. Its ``lam`` bounds how much of the probability moves, and a little goes a long way:
-most entries of a peaked row have next to none.
+``sparsegen_softmax`` begins at softmax. Its ``lam`` bounds how much of the probability moves, and a little goes a long
+way: most entries of a peaked row have next to none.
 """
 
 import matplotlib.pyplot as plt

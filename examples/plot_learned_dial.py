@@ -2,8 +2,8 @@
 A dial that learns
 ==================
 
-Each sequence has a marked word whose value is the answer. A layer that pools with attention learns where to look, and its
-dial learns to look nowhere else.
+Each sequence has a marked word whose value is the answer. A layer that pools with attention learns where to look, and
+its dial learns to look nowhere else.
 """
 
 import matplotlib.pyplot as plt

@@ -2,8 +2,8 @@
 Losses that know when to stop
 =============================
 
-Two labels out of four. The score of the second label moves; a hinge loss is zero once the map is uniform on the labels, the
-log loss never is.
+Two labels out of four. The score of the second label moves; a hinge loss is zero once the map is uniform on the labels,
+the log loss never is.
 """
 
 import matplotlib.pyplot as plt

@@ -199,9 +199,9 @@ MAPS: dict[str, Map] = {
         Map("sparsehourglass", "project(z, (|S| + Kq)/(1 + Kq))",
             "Trades scale invariance (q towards 0) for translation invariance (q towards infinity), for all scores.",
             "lin", HOURGLASS, Example((-1.0, -3.0), (0.75, 0.25), {"q": 0.0}), ("q",),
-            notes="S is the sum of the K scores that may be chosen. Larger q makes rows with abs(S) > 1 sparser and rows "
-                  "with abs(S) < 1 denser. Entries with probability 0 still have a derivative, through the sum in the "
-                  "radius.",
+            notes="S is the sum of the K scores that may be chosen. Larger q makes rows with abs(S) > 1 sparser and "
+                  "rows with abs(S) < 1 denser. Entries with probability 0 still have a derivative, through the sum in "
+                  "the radius.",
             lipschitz=_hourglass_lipschitz,
             display=r"\mathrm{sparsemax}(\hat\alpha z), \quad \hat\alpha = (1 + Kq) / (|S| + Kq)",
             claimed=_row("yes", "yes", "some", "some", "yes", "1 + 1/(Kq)"),
