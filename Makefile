@@ -61,6 +61,9 @@ docs: $(STAMP)
 	SPARSEGEN_SITE=build/docs $(BIN)/python -m pytest -q tests/test_site.py
 	@echo "open build/docs/index.html"
 
+wheel: $(STAMP)
+	$(BIN)/python tools/wheel.py
+
 docs-numbers: $(STAMP)
 	$(BIN)/python benchmarks/documents.py
 
