@@ -1,4 +1,4 @@
-"""What is done to break the commands and readers, counted: kill -9, full and read-only disks, damaged and hostile files.
+"""What is done to break commands and readers, counted: kill -9, full and read-only disks, damaged and hostile files.
 
     python tools/trials.py kill --trials 3
     python tools/trials.py disk

@@ -58,6 +58,14 @@ def test_a_number_beyond_all_bounds_is_refused(tmp_path, text):
     path = tmp_path / "train.txt"
     path.write_text(text.format(n="9" * 40))
     with pytest.raises(
-        ValueError, match="sparsegen: the numbers in train.txt must be below 2.63, got one of 40 digits"
+        ValueError, match=r"sparsegen: the numbers in train.txt must be below 2\^63, got one of 40 digits"
     ):
+        read(path)
+
+
+@pytest.mark.parametrize("value", ["1e39", "-1e39", "inf", "nan"])
+def test_a_value_that_is_not_finite_is_refused(tmp_path, value):
+    path = tmp_path / "train.txt"
+    path.write_text(f"1 3 5\n1 0:1 2:{value}\n")
+    with pytest.raises(ValueError, match=r"sparsegen: the values in train.txt must be finite in float32, got "):
         read(path)

@@ -96,6 +96,9 @@ def read(path: Path) -> Documents:
     words, values, marks = columns
     if (most := max((features, labels, *words, *marks))) > np.iinfo(np.int64).max:
         fail(ValueError, f"the numbers in {path.name}", "below 2^63", f"one of {len(str(most))} digits")
+    largest = float(np.finfo(np.float32).max)
+    if not all(abs(value) <= largest for value in values):  # NaN is not either
+        fail(ValueError, f"the values in {path.name}", "finite in float32", max(map(abs, values)))
     xptr, yptr = np.array(ends).T
     X = sp.csr_array((np.array(values, np.float32), np.array(words), xptr), shape=(len(ends) - 1, features))
     Y = sp.csr_array((np.ones(len(marks), np.float32), np.array(marks), yptr), shape=(len(ends) - 1, labels))
