@@ -74,12 +74,14 @@ $(STAMP): $(SOURCES)
 	  || { echo "sparsegen: a C++17 compiler is needed to build the kernel, and none was found. Install one:"; \
 	       echo "  Debian, Ubuntu: apt-get install g++    Fedora: dnf install gcc-c++    macOS: xcode-select --install"; \
 	       exit 1; }
-	@echo "setting up .venv: torch and jax are large, this takes a few minutes"
+	@echo "[1/3] an environment in .venv"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt jax
+	@echo "[2/3] JAX, whose headers the kernel is built with"
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt jax
+	@echo "[3/3] torch and what the checks need: large, a few minutes; then the kernel, a minute or two of compiling"
 	SPARSEGEN_JAX_INCLUDE=$$($(BIN)/python -c 'import jax.ffi; print(jax.ffi.include_dir())') \
-	  $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	  $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 clean:
-	rm -rf .venv build
+	rm -rf .venv build dist docs/api docs/gallery

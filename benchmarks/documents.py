@@ -12,6 +12,7 @@ import findings  # noqa: F401 (registers its marks)
 import gpu  # noqa: F401
 import performance  # noqa: F401
 import pictures
+import reliability  # noqa: F401
 from marks import ROOT, fill, read
 
 from sparsegen.experiments.drawings import rendered
