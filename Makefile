@@ -1,5 +1,6 @@
 # make demo   set up .venv, then a short tour, the paper's synthetic experiment, a translator, and a report of both
-# make test   set up .venv, then every check
+# make test   set up .venv, then every check but the slow ones
+# make test-slow  the slow ones: every map where one of each kind is compiled, whole runs of commands, clusters
 # make fuzz      random cases through kernel and front ends; SECONDS=600 for longer, ROWS=100000 for so many of each
 # make docs      the documentation site in build/docs, built without a warning and checked: links, names, search, browser
 # make wheel     wheel and sdist in dist/, audited, and tried in a fresh environment without a compiler
@@ -16,7 +17,7 @@ CASES := 2000
 LIMIT = $(if $(ROWS),--rows $(ROWS),--seconds $(SECONDS))
 KERNEL := build/fuzz
 
-.PHONY: demo test lint bench fuzz sanitize fuzz-quickly docs docs-numbers wheel clean
+.PHONY: demo test test-slow lint bench fuzz sanitize fuzz-quickly docs docs-numbers wheel clean
 
 demo: $(STAMP)
 	$(BIN)/sparsegen tour
@@ -26,8 +27,12 @@ demo: $(STAMP)
 	@echo 'Try it:  echo "jeudi vingt sept juillet mille six cent trois" | \'
 	@echo '  $(BIN)/sparsegen translate demo/translation/runs/numbers-fr-en-small-sparsegen_lin-0.75-0-full-v2/best.pt'
 
-test: $(STAMP) lint fuzz-quickly
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal --cov --cov-report=term-missing:skip-covered
+test: $(STAMP)
+	$(MAKE) --output-sync=target -j2 lint fuzz-quickly
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow' --cov --cov-report=term-missing:skip-covered
+
+test-slow: $(STAMP)
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

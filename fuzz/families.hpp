@@ -11,7 +11,8 @@ struct Plan {
   int64_t first = 0, cases = -1;  // the number of the first case, and how many; -1: until the time or the rows are over
   double seconds = -1;
   int64_t rows = -1;  // of each name and engine
-  bool forked = false, shrinks = true;  // each check in a process of its own; failures made simpler
+  bool forked = false;  // each check in a process of its own
+  double shrinking = 10;  // seconds in which a failure is made simpler
   int64_t most_failures = 5;
 };
 
@@ -58,7 +59,7 @@ void run_family(const Family<Case>& family, const Plan& plan, Report& report) {
       report.rows[text(label, "/", engine->name, "/", name_of(family.storage(made)))] += family.rows(made);
       done[text(label, "/", engine->name)] += family.rows(made);
       if (what.empty()) continue;
-      const Case small = plan.shrinks ? shrunk<Case>(family, made, wrong) : made;
+      const Case small = shrunk<Case>(family, made, wrong, plan.shrinking);
       const std::string now = plan.forked ? what : family.check(small, *engine);
       report.failures.push_back(text(label, " is wrong: ", now.empty() ? what : now, "\n  again: ", current,
                                      "\n  Python: ", family.python(small, engine->name)));

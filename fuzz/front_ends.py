@@ -57,12 +57,12 @@ def _check(case: Any, module: Any, sabotage: bool) -> str:
             warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
             return module.check(case, sabotage)
     except Exception as error:
-        return f"{type(error).__name__}: {error}"
+        return f"raised {type(error).__name__}: {error}"
 
 
 def _kind(what: str) -> str:
     """Errors stay errors and wrong answers wrong answers while a case is shrunk: a simpler one may be out of bounds."""
-    return what.split(":")[0] if "Error: " in what or "Warning: " in what else "answer" if what else ""
+    return what.split(":")[0] if what.startswith("raised ") else "answer" if what else ""
 
 
 def shrunk(case: Any, wrong: Callable[[Any], bool], simplified: Callable[[Any], Iterator[Any]]) -> Any:

@@ -104,11 +104,11 @@ struct Family {
   std::string (*python)(const Case&, const char* engine);
 };
 
-// The simplest case that is still wrong, as far as a few seconds lead.
+// The simplest case that is still wrong, as far as some seconds lead.
 template <class Case>
-Case shrunk(const Family<Case>& family, Case c, const std::function<bool(const Case&)>& wrong) {
+Case shrunk(const Family<Case>& family, Case c, const std::function<bool(const Case&)>& wrong, double seconds) {
   using Clock = std::chrono::steady_clock;
-  const auto end = Clock::now() + std::chrono::seconds(10);
+  const auto end = Clock::now() + std::chrono::duration<double>(seconds);
   for (bool again = true; again && Clock::now() < end;) {
     again = false;
     family.simplify(Case(c), [&](const Case& simpler) {

@@ -113,11 +113,11 @@ std::string row_wrong(const HingeCase& c, const Found& f, int64_t row) {
   const double value = f.value[size_t(row)], slope = f.slope[size_t(row)];
   const Real P = Real(std::max<size_t>(c.labels[size_t(row)].size(), 1)), K = Real(c.K), s = c.smoothing, u = 0x1p-53;
   const Real terms = P + K + 8, reach = want.reach, squares = s > 0 ? reach / s : Real(0);
-  const Real allowed = 4 * u * terms * P * K * reach * (1 + squares) + 4 * u * terms * want.value;
+  const Real least = Real(tiniest(Storage::float64)), allowed = 4 * u * terms * P * K * reach * (1 + squares) + 4 * u * terms * want.value + least;
   if (!close(value, want.nan ? Real(std::nan("")) : want.value, allowed, Storage::float64))
     return text("the loss of row ", row, " is ", value, ", not ", double(want.value), ", allowed ", double(allowed));
   const Real slack = 8 * u * terms * terms * squares;
-  if (!close(slope, want.nan ? Real(std::nan("")) : want.slope, want.slope_doubt + slack + 4 * u * terms * want.slope, Storage::float64))
+  if (!close(slope, want.nan ? Real(std::nan("")) : want.slope, want.slope_doubt + slack + 4 * u * terms * want.slope + least, Storage::float64))
     return text("the slope of row ", row, " is ", slope, ", not ", double(want.slope));
   for (int64_t k = 0; c.grad && k < c.K; ++k) {
     const Real g = want.nan ? Real(std::nan("")) : want.grad[size_t(k)];

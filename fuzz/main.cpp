@@ -48,7 +48,7 @@ const char* const kHelp =
     "  --rows N         stop once each name and engine had so many rows\n"
     "  --threads N      as many for every case\n"
     "  --failures N     stop after so many (5)\n"
-    "  --as-found       do not shrink\n"
+    "  --shrinking S    seconds in which a failing case is made simpler (10); 0 leaves it as it was found\n"
     "  --fork           each check in a process of its own: shrinks a case that crashes\n"
     "  --sabotage       break the engines: every family must notice\n"
     "  --json           counts as JSON, on the last line\n"
@@ -153,7 +153,7 @@ int run_all(int argc, char** argv) {
     else if (option == "--rows") plan.rows = std::atoll(value());
     else if (option == "--threads") forced_threads = std::atoi(value());
     else if (option == "--failures") plan.most_failures = std::atoll(value());
-    else if (option == "--as-found") plan.shrinks = false;
+    else if (option == "--shrinking") plan.shrinking = std::atof(value());
     else if (option == "--fork") plan.forked = true;
     else if (option == "--sabotage") sabotage = true;
     else if (option == "--json") json = true;

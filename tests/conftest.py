@@ -1,11 +1,30 @@
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
 
 import sparsegen as sg
 from sparsegen import _core
+from sparsegen._table.maps import MAPS
 
 settings.register_profile("sparsegen", deadline=None, derandomize=True, max_examples=100)
 settings.load_profile("sparsegen")
+
+
+# Where every case is compiled or interpreted, one map of each kind stands for the others, which `make test-slow` runs:
+# linear, with a transform, with a radius of the mean, with shares, with powers.
+KINDS = ("sparsemax", "sparsegen_exp", "sparsehourglass", "sparsegen_softmax", "entmax")
+COMPILED = ("jax", "torch/_triton", "torch/test_torch_compile.py", "torch/test_onnx.py")
+assert set(KINDS) <= set(MAPS)
+
+
+def pytest_collection_modifyitems(items):
+    folders = tuple(str(Path(__file__).parent / part) for part in COMPILED)
+    for item in items:
+        given = item.callspec.params.values() if hasattr(item, "callspec") else ()
+        maps = [value for value in given if isinstance(value, str) and value in MAPS]
+        if str(item.path).startswith(folders) and maps and not set(maps) & set(KINDS):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(params=_core.engines())

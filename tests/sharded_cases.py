@@ -163,3 +163,63 @@ def train_case(rank, size, out, sizes, options, stop_after=None, predict=False):
     lines = trainer.fit(stop_after=stop_after)
     found = training.predict(trainer.model, trainer.docs.X, trainer.config) if predict else None
     return [line["loss"] for line in lines], trainer.step, trainer.model.out.weight.detach(), found
+
+
+def _mesh(size, shape=None):
+    from torch.distributed.device_mesh import init_device_mesh
+
+    return init_device_mesh("cpu", shape or (size,))
+
+
+def dtensor_map_case(rank, size, name, z, v, controls=None, dim=-1, mask=None, rows_split=False):
+    """Values, gradients and info of a map on a DTensor, whole again."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = _mesh(size, (1, size) if rows_split else None)
+    dim = dim % z.dim()
+    placements = [Shard(0), Shard(dim)] if rows_split else [Shard(dim)]
+    x = distribute_tensor(z, mesh, placements).requires_grad_()
+    everywhere = [Replicate()] * mesh.ndim
+    controls = {k: distribute_tensor(c, mesh, everywhere).requires_grad_() for k, c in (controls or {}).items()}
+    hidden = None if mask is None else distribute_tensor(mask, mesh, everywhere)
+    p, info = getattr(sgd, name)(x, dim=dim, mask=hidden, return_info=True, **controls)
+    assert p.placements == tuple(placements)
+    assert p.shape == z.shape
+    p.backward(distribute_tensor(v, mesh, placements))
+    grads = {k: c.grad.full_tensor() for k, c in controls.items()}
+    return p.full_tensor().detach(), x.grad.full_tensor(), grads, tuple(t.full_tensor() for t in info)
+
+
+def dtensor_loss_case(rank, size, name, z, target, control=None, dense=False):
+    """Value and gradients of a loss on a DTensor."""
+    from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+    mesh = _mesh(size)
+    x = distribute_tensor(z, mesh, [Shard(1)]).requires_grad_()
+    control = {k: distribute_tensor(c, mesh, [Replicate()]).requires_grad_() for k, c in (control or {}).items()}
+    y = distribute_tensor(target, mesh, [Shard(1)]) if dense else target
+    loss = getattr(sgd, name)(x, y, **control)
+    loss.backward()
+    return loss.full_tensor().detach(), x.grad.full_tensor(), {k: c.grad.full_tensor() for k, c in control.items()}
+
+
+def dtensor_error_case(rank, size, kind):
+    """Calls that are refused."""
+    import torch.distributed as dist
+    from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
+
+    mesh, z = _mesh(size), torch.randn(4, 6)
+    x = distribute_tensor(z, mesh, [Shard(1)])
+    if kind == "replicated":
+        sgd.sparsemax(distribute_tensor(z, mesh, [Replicate()]))
+    elif kind == "by rows":
+        sgd.sparsemax(distribute_tensor(z, mesh, [Shard(0)]))
+    elif kind == "partial":
+        sgd.sparsemax(x.from_local(z, mesh, [Partial()]))
+    elif kind == "mask":
+        sgd.sparsemax(x, mask=torch.ones(4, 3, dtype=torch.bool))
+    elif kind == "group":
+        sgd.sparsemax(x, group=dist.group.WORLD)
+    elif kind == "loss by rows":
+        mesh = _mesh(size, (1, size))
+        sgd.sparsemax_huber_loss(distribute_tensor(z, mesh, [Shard(0), Shard(1)]), torch.arange(4))

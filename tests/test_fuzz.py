@@ -64,7 +64,9 @@ def reproduced(text):
 
 @pytest.mark.parametrize("family", ["project", "vjp", "means", "hinge", "attention"])
 def test_the_kernels_driver_notices_a_broken_kernel(kernel, family):
-    done = kernel("--family", family, "--engine", "plain", "--cases", "20", "--sabotage", "--failures", "1")
+    done = kernel(
+        "--family", family, "--engine", "plain", "--cases", "20", "--sabotage", "--failures", "1", "--shrinking", "1"
+    )
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"again: --family {family} --engine plain --seed 0 --case" in done.stdout
     assert reproduced(done.stdout).strip()
@@ -80,7 +82,7 @@ def test_the_kernels_driver_passes_the_kernel_as_it_is(kernel):
 
 
 def test_a_seed_gives_the_kernels_case_again(kernel):
-    broken = ["--family", "project", "--engine", "plain", "--sabotage", "--failures", "1", "--as-found"]
+    broken = ["--family", "project", "--engine", "plain", "--sabotage", "--failures", "1", "--shrinking", "0"]
     first = kernel(*broken, "--seed", "5", "--cases", "20")
     again = re.search(r"--case (\d+)", first.stdout)[1]
     alone = kernel(*broken, "--seed", "5", "--case", again)
@@ -105,7 +107,7 @@ def driver(capsys):
 
 @pytest.mark.parametrize("name", ["sparsemax", "sparsegen_exp", "softmax", "sparsegen_hinge_loss", "attention"])
 def test_the_front_ends_driver_notices_a_wrong_answer(driver, monkeypatch, name):
-    monkeypatch.setattr(front_ends, "SHRINKING_SECONDS", 2.0)
+    monkeypatch.setattr(front_ends, "SHRINKING_SECONDS", 1.0)
     code, text = driver("--map", name, "--cases", "8", "--sabotage", "--failures", "1")
     assert code == 1
     assert f"again: --map {name} --engine plain --seed 0 --case" in text

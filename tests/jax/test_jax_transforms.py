@@ -50,6 +50,7 @@ def test_gradients_of_scores_and_controls_are_numpys_differences(name, way):
         np.testing.assert_allclose(slope, want, atol=1e-8)
 
 
+@pytest.mark.slow
 def test_derivatives_are_right_to_the_third_order(way):
     f = jax.jit(lambda x, r: jnp.sin(3 * sgj.project(x, r)))
     check_grads(f, (X[:1], R[1:2]), order=3, modes=("fwd", "rev"), atol=1e-4, rtol=1e-4, eps=1e-5)

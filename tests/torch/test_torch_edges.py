@@ -341,3 +341,13 @@ def test_nothing_to_map_gives_a_control_the_gradient_zero(name, scores_learn, sh
             assert torch.equal(z.grad, torch.empty(shape))
         again = torch.func.grad(lambda c: f(torch.empty(shape), c).sum())(start)
         assert torch.equal(again, torch.zeros_like(start))
+
+
+@pytest.mark.parametrize("per_row", [False, True])
+def test_a_uniform_map_has_no_gradient_however_steep_its_transform(per_row):
+    z = torch.tensor([[5e-324, 1.0, 2.0], [1e-310, 1e-3, 0.5]], dtype=torch.float64, requires_grad=True)
+    lam = torch.full((2,), -torch.inf, dtype=torch.float64) if per_row else -torch.inf
+    for f in (sgt.sparsegen_log, torch.compile(sgt.sparsegen_log, backend="aot_eager")):
+        p = f(z, lam=lam)
+        assert torch.equal(p, torch.full_like(p, 1 / 3))
+        assert not torch.autograd.grad(p[:, 0].sum(), z)[0].any()

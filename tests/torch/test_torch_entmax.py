@@ -9,7 +9,7 @@ import torch
 from torch.autograd import gradcheck, gradgradcheck
 
 import sparsegen.torch as sgt
-from sparsegen.torch import _autograd, _plain
+from sparsegen.torch import _operators, _plain
 from test_torch_cases import HALVES, close, scores, some_mask
 
 
@@ -32,7 +32,7 @@ SAMPLES = {
 
 
 def _vjp_sample(z, alpha, dim, mask):
-    p = _autograd.entmax_op(z, alpha, dim, mask).detach().requires_grad_(z.requires_grad)
+    p = _operators.entmax_op(z, alpha, dim, mask).detach().requires_grad_(z.requires_grad)
     v = scores("entmax", *z.shape, dtype=z.dtype, seed=1).requires_grad_(z.requires_grad)
     return p, v, alpha, dim
 
@@ -40,8 +40,8 @@ def _vjp_sample(z, alpha, dim, mask):
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_opcheck_of_entmax_and_its_vjp(sample):
     given = _sample(**SAMPLES[sample])
-    torch.library.opcheck(_autograd.entmax_op, given)
-    torch.library.opcheck(_autograd.entmax_vjp_op, _vjp_sample(*given))
+    torch.library.opcheck(_operators.entmax_op, given)
+    torch.library.opcheck(_operators.entmax_vjp_op, _vjp_sample(*given))
 
 
 @pytest.mark.parametrize("sample", ["float64", "dim-2, an alpha a row", "masked, an alpha a head"])
@@ -49,7 +49,7 @@ def test_the_operators_own_derivatives_pass_gradcheck_and_gradgradcheck(sample):
     z, alpha, dim, mask = _sample(**SAMPLES[sample])
 
     def f(z, alpha):
-        return _autograd.entmax_op(z, alpha, dim, mask)
+        return _operators.entmax_op(z, alpha, dim, mask)
 
     assert gradcheck(f, (z, alpha))
     assert gradgradcheck(f, (z, alpha))
@@ -64,10 +64,10 @@ def test_the_operators_are_batched_by_vmap(at):
     z = some(lambda *s: scores("entmax", *s), at[0], 4, 5)
     alpha = some(lambda *s: 1.25 + torch.rand(*s, dtype=torch.float64), at[1], 4)
     mask = some(some_mask, at[2], 4, 5)
-    got = torch.vmap(lambda *given: _autograd.entmax_op(given[0], given[1], -1, given[2]), in_dims=at)(z, alpha, mask)
+    got = torch.vmap(lambda *given: _operators.entmax_op(given[0], given[1], -1, given[2]), in_dims=at)(z, alpha, mask)
     for i in range(3):
         own = [t if axis is None else t.select(axis, i) for t, axis in zip((z, alpha, mask), at)]
-        close(got[i], _autograd.entmax_op(own[0], own[1], -1, own[2]))
+        close(got[i], _operators.entmax_op(own[0], own[1], -1, own[2]))
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -11,7 +11,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils.checkpoint import checkpoint
 
 import sparsegen.torch as sgt
-from sparsegen.torch import _autograd
+from sparsegen.torch import _operators
 from test_torch_cases import (
     CONTROLLED,
     DTYPES,
@@ -186,21 +186,21 @@ SAMPLES = {
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_opcheck_of_project(sample):
-    torch.library.opcheck(_autograd.project_op, _sample(**SAMPLES[sample]))
+    torch.library.opcheck(_operators.project_op, _sample(**SAMPLES[sample]))
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_opcheck_of_project_vjp(sample):
     z, radius, dim, mask = _sample(**SAMPLES[sample])
-    p = _autograd.project_op(z, radius, dim, mask).detach().requires_grad_(z.requires_grad)
+    p = _operators.project_op(z, radius, dim, mask).detach().requires_grad_(z.requires_grad)
     v = scores("sparsemax", *z.shape, dtype=z.dtype, seed=1).requires_grad_(z.requires_grad)
-    torch.library.opcheck(_autograd.project_vjp_op, (p, v, radius, dim))
+    torch.library.opcheck(_operators.project_vjp_op, (p, v, radius, dim))
 
 
 @pytest.mark.parametrize("sample", SAMPLES)
 def test_the_operators_do_what_eager_mode_does(sample):
     z, radius, dim, mask = _sample(**SAMPLES[sample])
-    by_operator, eager = _autograd.project_op(z, radius, dim, mask), sgt.project(z, radius, dim=dim, mask=mask)
+    by_operator, eager = _operators.project_op(z, radius, dim, mask), sgt.project(z, radius, dim=dim, mask=mask)
     assert torch.equal(by_operator, eager)
     if not z.requires_grad:
         return
@@ -213,8 +213,8 @@ def test_the_operators_do_what_eager_mode_does(sample):
 @pytest.mark.parametrize("sample", ["float64", "dim-2, a radius a row", "one row"])
 def test_the_operators_own_derivatives_pass_gradcheck_and_gradgradcheck(sample):
     z, radius, dim, mask = _sample(**{**SAMPLES[sample], "dtype": torch.float64})
-    assert gradcheck(lambda z, r: _autograd.project_op(z, r, dim, mask), (z, radius))
-    assert gradgradcheck(lambda z, r: _autograd.project_op(z, r, dim, mask), (z, radius))
+    assert gradcheck(lambda z, r: _operators.project_op(z, r, dim, mask), (z, radius))
+    assert gradgradcheck(lambda z, r: _operators.project_op(z, r, dim, mask), (z, radius))
 
 
 @pytest.mark.parametrize("name", NAMES)

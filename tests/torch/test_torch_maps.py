@@ -10,6 +10,7 @@ import torch
 import oracle
 import sparsegen as sg
 import sparsegen.torch as sgt
+from sparsegen._table.maps import MAPS
 from test_torch_cases import (
     CONTROLLED,
     DTYPES,
@@ -242,3 +243,12 @@ def test_results_are_contiguous_and_new():
         p = torch_map(name)(z, **controls(name))
         assert p.is_contiguous()
         assert p.data_ptr() != z.data_ptr(), name
+
+
+@pytest.mark.parametrize("name", MAPS)
+def test_what_is_said_of_the_support_has_no_gradient(name):
+    given = {"lam": 0.25, "q": 0.5, "temperature": 0.75, "alpha": 1.25}
+    controls = {key: torch.tensor(given[key], requires_grad=True) for key in MAPS[name].controls}
+    p, info = getattr(sgt, name)(torch.rand(3, 5).add(0.1).requires_grad_(), return_info=True, **controls)
+    assert p.requires_grad
+    assert not any(t.requires_grad for t in info)

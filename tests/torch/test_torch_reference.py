@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 import oracle
-from sparsegen.torch import _autograd, _cpu, _plain
+from sparsegen.torch import _cpu, _operators, _plain
 from test_torch_cases import DTYPES, close, scores, some_mask
 
 NAN, INF = math.nan, math.inf
@@ -173,6 +173,6 @@ def test_the_operators_take_the_sort_path_where_the_kernel_cannot_go(monkeypatch
     monkeypatch.setattr(_cpu, "project", refuse)
     x = scores("sparsemax", 3, 5)
     with pytest.raises(AssertionError, match="the kernel was called"):
-        _autograd.project_op(x, _radius(1.0), -1, None)
-    taken = _autograd.project_op._init_fn(x.as_subclass(_Elsewhere), _radius(1.0), -1, None)
+        _operators.project_op(x, _radius(1.0), -1, None)
+    taken = _operators.project_op._init_fn(x.as_subclass(_Elsewhere), _radius(1.0), -1, None)
     close(torch.Tensor(taken), oracle.project_bisect(x.numpy(), 1.0))

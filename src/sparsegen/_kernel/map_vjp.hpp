@@ -38,7 +38,9 @@ struct ControlGradients {
 template <class T>
 class MapVjp {
  public:
-  MapVjp(const MapVjpJob& job, const MapRow<T>& row) : job_(job), row_(row), shares_(job.rule == Rule::total && row.control == 1) {}
+  MapVjp(const MapVjpJob& job, const MapRow<T>& row, bool stream)
+      : job_(job), row_(row), shares_(job.rule == Rule::total && row.control == 1), skips_(row.K >= kSkipFrom),
+        stream_(stream && !job.grad_second && aligned(row.g)) {}
 
   ControlGradients run() {
     if (std::isnan(row_.p[0])) {
@@ -54,26 +56,37 @@ class MapVjp {
   }
 
  private:
+  // Sums f(at, p, on, get) over the vectors with some support, in doubles from span to span.
+  template <class F>
+  double sum_of(F&& f) const {
+    constexpr int64_t span = 64 * kWidth<T>;
+    double total = 0;
+    for (int64_t from = 0; from < row_.K; from += span) {
+      Vec<T> sum{};
+      each_vector<T>(std::min(span, row_.K - from), [&](int64_t at, auto get, auto) {
+        const Vec<T> p = get(row_.p + from + at);
+        const Mask<T> on = p > Vec<T>{};
+        if (!skips_ || lane_bits<T>(on)) sum += keep<T>(on, f(from + at, p, get));
+      });
+      total += double(lanes_sum(sum));
+    }
+    return total;
+  }
+
   // The mean of v over the support; 0 for shares, which do not need it but for the gradient of their radius.
   void centre() {
-    Vec<T> sum{}, n{};
-    const Vec<T> zero{}, one = splat(T(1));
-    each_vector<T>(row_.K, [&](int64_t at, auto get, auto) {
-      const Mask<T> on = get(row_.p + at) > zero;
-      sum += keep<T>(on, get(row_.v + at)), n += keep<T>(on, one);
+    Mask<T> n{};
+    const double sum = sum_of([&](int64_t at, Vec<T> p, auto get) {
+      n -= p > Vec<T>{};
+      return get(row_.v + at);
     });
-    mean_ = T(double(lanes_sum(sum)) / std::max(double(lanes_sum(n)), 1.0));
+    mean_ = T(sum / double(std::max<int64_t>(lanes_sum(n), 1)));
   }
 
   // w.p
   double along() const {
-    Vec<T> sum{};
     const Vec<T> mean = splat(mean_);
-    each_vector<T>(row_.K, [&](int64_t at, auto get, auto) {
-      const Vec<T> p = get(row_.p + at);
-      sum += keep<T>(p > Vec<T>{}, (get(row_.v + at) - mean) * p);
-    });
-    return lanes_sum(sum);
+    return sum_of([&](int64_t at, Vec<T> p, auto get) { return (get(row_.v + at) - mean) * p; });
   }
 
   bool constant() const { return row_.radius == 0 || std::isinf(row_.radius); }
@@ -92,6 +105,7 @@ class MapVjp {
   }
 
   void write() {
+    if (constant()) return void(std::fill_n(row_.g, row_.K, T(0)));  // not 0 times a slope, which may be infinite
     if (shares_ && job_.transform == Transform::exp) return write_softmax();
     switch (job_.transform) {
       case Transform::lin: {
@@ -114,13 +128,19 @@ class MapVjp {
 
   template <class Slope>
   void write_with(Slope&& slope) {
+    stream_ ? write_past<true>(slope) : write_past<false>(slope);
+  }
+
+  template <bool stream, class Slope>
+  void write_past(Slope&& slope) {
     const T scale = constant() ? T(0) : vjp_scale<T>(row_.radius), shared = T(common());
     const Vec<T> mean = splat(mean_), by = splat(scale), more = splat(shared), hidden = splat(-kInf<T>);
-    const bool everywhere = shared != 0;
-    each_vector<T>(row_.K, [&](int64_t at, auto get, auto write) {
+    const bool everywhere = shared != 0, all = everywhere || shares_;
+    each_vector<T, stream>(row_.K, [&](int64_t at, auto get, auto write) {
+      Mask<T> on = get(row_.p + at) > Vec<T>{};
+      if (skips_ && !all && !lane_bits<T>(on)) return write(row_.g + at, Vec<T>{});
       const Vec<T> z = get(row_.z + at);
-      // Where the threshold is 0, entries that are 0 move with the others.
-      const Mask<T> on = shares_ ? z > hidden : get(row_.p + at) > Vec<T>{};
+      if (shares_) on = z > hidden;  // where the threshold is 0, entries that are 0 move with the others
       Vec<T> x = keep<T>(on, (get(row_.v + at) - mean) * by);
       if (everywhere) x += more;
       write(row_.g + at, keep<T>((everywhere ? z > hidden : on), x * slope(z)));
@@ -201,7 +221,7 @@ class MapVjp {
 
   const MapVjpJob& job_;
   const MapRow<T>& row_;
-  bool shares_;
+  bool shares_, skips_, stream_;  // is the threshold 0; is a vector without support worth a branch; is the gradient large
   T mean_ = 0;
   double along_ = 0;
 };
@@ -213,6 +233,7 @@ inline void map_vjp_rows(const MapVjpJob& job, int64_t begin, int64_t end) {
   S* grad = static_cast<S*>(job.grad);
   const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;
   const bool read = std::is_same_v<S, T> && job.zs.entry == 1 && !job.mask;
+  const bool stream = direct && 4 * job.bytes() >= kStreamFrom;
   const int group = std::max(1, rows_together<T>(job.K, std::max(job.strides.entry, job.zs.entry)));
   const Workspace<T> workspace(job.K, 4 * group);
   const Scratch<T>& s = workspace.view();
@@ -233,12 +254,13 @@ inline void map_vjp_rows(const MapVjpJob& job, int64_t begin, int64_t end) {
       const int64_t at = row + i;
       const MapRow<T> one{zi[i], pi[i], vi[i], gi[i], job.K, job.radius_of(at), job.second_of(at), job.found ? job.found[at] : job.radius_of(at),
                           job.base ? job.base[at] : 0, job.count ? job.count[at] : 0};
-      const ControlGradients found = MapVjp<T>(job, one).run();
+      const ControlGradients found = MapVjp<T>(job, one, stream).run();
       if (job.grad_radius) job.grad_radius[at] = found.radius;
       if (job.grad_second) job.grad_second[at] = found.second;
     }
     if (!direct) store_rows<false>(job, grad, job.strides, row, n, slots[3]);
   }
+  if (stream) finish_streams();
 }
 
 inline void map_vjp(const MapVjpJob& job, int64_t begin, int64_t end) {

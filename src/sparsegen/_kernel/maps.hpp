@@ -23,11 +23,14 @@ class MapBlock {
       made[i] = job_.power ? of_power(row + i, src[i], x) : prepare(row + i, src[i], x);
       std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
       if (made[i].outside) job_.outside->store(true);
-      keep(row + i, made[i]);
       one_by_one |= made[i].way != Way::project;
+      if (made[i].way == Way::shares) finish(made, row, i, K, dst);  // while it is in the first cache
     }
+    if (job_.transform == Transform::exp && job_.rule == Rule::given && !job_.power) scale_exponentials(made, n);
+    for (int i = 0; i < n; ++i) keep(row + i, made[i]);
     if (!one_by_one) return project(made, 0, n, K, dst);
-    for (int i = 0; i < n; ++i) finish(made, row, i, K, dst);
+    for (int i = 0; i < n; ++i)
+      if (made[i].way != Way::shares) finish(made, row, i, K, dst);
   }
 
  private:

@@ -247,9 +247,11 @@ template <class T>
 inline void project_group(const ProjectJob& job, const double* r, const T** src, int n, int64_t K, T** dst,
                           LaneRadii<T>& radii, const Scratch<T>& s, double* threshold) {
   unsigned undone = ~0u >> (32 - n);
-  if (K <= kGroupLimit<T>) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold).run();
+  const bool tops = r[0] == 0 && std::all_of(r, r + n, [](double one) { return one == 0; });
+  if (K <= kGroupLimit<T> && !tops) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold).run();
   for (; undone; undone &= undone - 1) {
     const int i = __builtin_ctz(undone);
+    if (r[i] == 0 && project_top(src[i], K, dst[i], threshold[i])) continue;
     if (K > kGroupLimit<T> && project_direct(src[i], K, r[i], dst[i], s, threshold[i])) continue;
     T* slot = s.rows + (s.slots > 1 ? i * s.stride : 0);
     if (src[i] != slot) std::copy_n(src[i], K, slot);
@@ -322,7 +324,7 @@ inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, 
   const int64_t K = job.K;
   const bool lanes = K >= kTile<T> && K <= kVjpLaneLimit;
   const bool together = !lanes && (K >= W || Remainder<T>::kAnyLength) && K <= kVjpGroupLimit;
-    const int width = lanes || together ? (K <= kVjpSixteenLimit ? W : std::min(W, 8)) : K <= kPairLimit ? 2 : 1;
+  const int width = lanes || together ? (K <= kVjpSixteenLimit ? W : std::min(W, 8)) : K <= kPairLimit ? 2 : 1;
   for (int i = 0; i < n; i += width) {
     const int m = std::min(width, n - i);
     T* wp = along ? along + i : nullptr;

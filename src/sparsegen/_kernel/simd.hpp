@@ -427,4 +427,10 @@ inline Mask<T> last_lanes(int n) {
   return mask;
 }
 
+// The first n < W entries, and -inf in the lanes beyond them.
+template <class T>
+inline Vec<T> load_closed(const T* x, int n) {
+  return select<T>(last_lanes<T>(kWidth<T> - n), splat(-kInf<T>), load_part(x, n));
+}
+
 }  // namespace sparsegen::SPARSEGEN_ISA

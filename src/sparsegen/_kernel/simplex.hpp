@@ -437,6 +437,30 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   return true;
 }
 
+// A radius of 0: uniform on the maximal entries. False where the row needs project_any.
+template <class T>
+inline bool project_top(const T* x, int64_t K, T* p, double& threshold) {
+  constexpr int W = kWidth<T>;
+  Vec<T> t0 = splat(-kInf<T>), t1 = t0;
+  Mask<T> bad{}, n{};
+  const auto look = [&](Vec<T> v, Vec<T>& top) { bad |= v != v, top = vmax(v, top); };
+  const auto tail = [=](int64_t from) { return load_closed(x + from, int(K - from)); };
+  int64_t i = 0;
+  for (; i + 2 * W <= K; i += 2 * W) look(load(x + i), t0), look(load(x + i + W), t1);
+  if (i + W <= K) look(load(x + i), t0), i += W;
+  if (i < K) look(tail(i), t1);
+  const T top = lanes_max(vmax(t0, t1));
+  if (lane_bits<T>(bad) || !(std::fabs(top) < kInf<T>)) return false;
+  const Vec<T> most = splat(top);
+  for (i = 0; i + W <= K; i += W) n -= load(x + i) == most;
+  if (i < K) n -= tail(i) == most;
+  const Vec<T> share = splat(T(1 / double(lanes_sum(n))));
+  for (i = 0; i + W <= K; i += W) store(p + i, keep<T>(load(x + i) == most, share));
+  if (i < K) store_part(p + i, keep<T>(tail(i) == most, share), int(K - i));
+  threshold = double(top) + 0.0;  // the zeros of a row may have either sign
+  return true;
+}
+
 // r -> 0: uniform on the maximal entries. r -> inf: uniform on all that may be chosen.
 template <class T>
 inline void uniform_row(const T* x, int64_t K, T above, T* p) {
@@ -497,7 +521,7 @@ inline void project_any(T* x, int64_t K, double r, T* p, const Scratch<T>& s, do
   threshold = std::numeric_limits<double>::quiet_NaN();
   if (bad) return void(std::fill_n(p, K, std::numeric_limits<T>::quiet_NaN()));
   if (top == -kInf<T>) return void(std::fill_n(p, K, T(0)));
-  threshold = r == 0 ? double(top) : -std::numeric_limits<double>::infinity();
+  threshold = r == 0 ? double(top) + 0.0 : -std::numeric_limits<double>::infinity();
   if (r == 0) return uniform_row(x, K, std::nextafter(top, -kInf<T>), p);
   if (std::isinf(r)) return uniform_row(x, K, -kInf<T>, p);
 
@@ -511,26 +535,53 @@ inline void project_any(T* x, int64_t K, double r, T* p, const Scratch<T>& s, do
   threshold = base + std::ldexp(shifted, -power);
 }
 
+// The sum of N numbers, each half onto the other.
+template <int N, class T>
+inline T fold_halves(const void* from) {
+  if constexpr (N == 1) {
+    T one;
+    std::memcpy(&one, from, sizeof one);
+    return one;
+  } else {
+    typedef T Half __attribute__((vector_size(N / 2 * sizeof(T))));
+    Half a, b;
+    std::memcpy(&a, from, sizeof a), std::memcpy(&b, static_cast<const char*>(from) + sizeof a, sizeof b);
+    a += b;
+    return fold_halves<N / 2, T>(&a);
+  }
+}
+
 // Mean over the entries that are not -inf, and their number. NaN and +inf come through.
 template <class T>
 inline double mean_row(const T* x, int64_t K, double& count) {
+  // Sixteen sums on every instruction set: the mean has the same bits on all of them.
   constexpr int lanes = 16;
-  double sum[lanes] = {}, n[lanes] = {};
+  typedef T Entries __attribute__((vector_size(lanes * sizeof(T))));
+  typedef std::conditional_t<sizeof(T) == 4, int32_t, int64_t> Word;
+  typedef Word Words __attribute__((vector_size(lanes * sizeof(T))));
+  typedef double Sums __attribute__((vector_size(lanes * sizeof(double))));
+  Sums sums{};
+  Words closed{};
+  const auto add = [&](const Entries& v) {
+    const Words hidden = v == -kInf<T>;
+    sums += __builtin_convertvector((Entries)((Words)v & ~hidden), Sums);
+    closed += hidden;  // -1 where it is
+  };
   int64_t i = 0;
-  for (; i + lanes <= K; i += lanes)
-    for (int j = 0; j < lanes; ++j) {
-      sum[j] += x[i + j] == -kInf<T> ? 0.0 : double(x[i + j]);
-      n[j] += x[i + j] == -kInf<T> ? 0.0 : 1.0;
-    }
-  for (; i < K; ++i) {
-    sum[0] += x[i] == -kInf<T> ? 0.0 : double(x[i]);
-    n[0] += x[i] == -kInf<T> ? 0.0 : 1.0;
+  Entries v;
+  for (; i + lanes <= K; i += lanes) std::memcpy(&v, x + i, sizeof v), add(v);
+  const int left = int(K - i);
+  if (left) {
+    constexpr int W = kWidth<T>;
+    Vec<T> part[lanes / W];  // by vectors: a wide load of what was stored in pieces waits for them
+    for (int j = 0; j < lanes / W; ++j)
+      part[j] = left >= (j + 1) * W ? load(x + i + j * W) : left > j * W ? load_closed(x + i + j * W, left - j * W) : splat(-kInf<T>);
+    std::memcpy(&v, part, sizeof v), add(v);
   }
-  for (int w = lanes / 2; w > 0; w /= 2)
-    for (int j = 0; j < w; ++j) sum[j] += sum[j + w], n[j] += n[j + w];
-  count = n[0];
+  const double sum = fold_halves<lanes, double>(&sums);
+  count = double(K + int64_t(fold_halves<lanes, Word>(&closed)) + (left ? lanes - left : 0));
   if (count == 0) return 0;
-  if (std::isfinite(sum[0])) return sum[0] / count;
+  if (std::isfinite(sum)) return sum / count;
   double mean = 0;  // the sum overflowed, or an entry is not finite
   bool finite = true;
   for (i = 0; i < K; ++i) mean += x[i] == -kInf<T> ? 0.0 : double(x[i]) / count, finite &= x[i] < kInf<T>;

@@ -31,10 +31,7 @@ inline double make_row(const T* z, T* x, int64_t K, F&& f) {
   }
   for (; i + W <= K; i += W) one(i, sum);
   if (i < K) {
-    alignas(kVectorBytes) T last[W];
-    std::fill_n(last, W, -kInf<T>);
-    std::copy_n(z + i, K - i, last);
-    const Vec<T> made = f(load(last));
+    const Vec<T> made = f(load_closed(z + i, int(K - i)));
     store(x + i, made);
     if constexpr (want_sum) sum += vmax(zero, made);
   }
@@ -55,16 +52,22 @@ inline T top_of(const T* x, int64_t K) {
   for (; i + 4 * W <= K; i += 4 * W)
     look(load(x + i), t0), look(load(x + i + W), t1), look(load(x + i + 2 * W), t2), look(load(x + i + 3 * W), t3);
   for (; i + W <= K; i += W) look(load(x + i), t0);
-  T top = lanes_max(vmax(vmax(t0, t1), vmax(t2, t3)));
-  for (; i < K; ++i) top = std::max(top, size && x[i] != -kInf<T> ? std::fabs(x[i]) : x[i]);
-  return top;
+  if (i < K) look(load_closed(x + i, int(K - i)), t1);
+  return lanes_max(vmax(vmax(t0, t1), vmax(t2, t3)));
 }
 
 // A power of two that brings `top` near 1 without losing anything.
 template <class T>
 inline T near_one(T top) {
-  constexpr int most = std::numeric_limits<T>::max_exponent - 2;
-  return top > 0 ? std::ldexp(T(1), std::clamp(-std::ilogb(top), -most, most)) : T(1);
+  constexpr Bits<T> most = std::numeric_limits<T>::max_exponent - 2;
+  if (!(top > 0)) return T(1);
+  Bits<T> bits;
+  std::memcpy(&bits, &top, sizeof bits);
+  const Bits<T> power = std::clamp(Parts<T>::bias - (bits >> Parts<T>::digits), -most, most);  // of subnormals: as large as may be
+  bits = (power + Parts<T>::bias) << Parts<T>::digits;
+  T found;
+  std::memcpy(&found, &bits, sizeof found);
+  return found;
 }
 
 // How a row goes on: it is projected; its threshold is 0 and the radius its sum; or it is entmax of alpha = 1.5, or of another.
@@ -106,7 +109,7 @@ inline Prepared make_points(Transform transform, const T* z, T* x, int64_t K, do
   if (exponential) {
     const Vec<T> most = splat(top);
     make_row<false>(z, x, K, [=](Vec<T> v) { return select<T>(v == hidden, v, vexpm1<T>(v - most)); });
-    return {scaled(radius, std::exp(-double(top))), double(top)};
+    return {radius, double(top)};  // in units of e^-top: see scale_exponentials()
   }
   // z^2 - top^2, as a product of what does not cancel
   const T unit = near_one(top);
@@ -116,6 +119,19 @@ inline Prepared make_points(Transform transform, const T* z, T* x, int64_t K, do
     return select<T>(v == hidden, v, (a - most) * (a + most));
   });
   return {scaled(radius, double(unit) * double(unit)), double(unit)};
+}
+
+// The radii of rows of exponentials, in their units: those of several rows together.
+inline void scale_exponentials(Prepared* made, int n) {
+  constexpr int W = kWidth<double>;
+  for (int i = 0; i < n; i += W) {
+    const int rows = std::min(W, n - i);
+    alignas(kVectorBytes) double unit[W] = {};
+    for (int j = 0; j < rows; ++j) unit[j] = -made[i + j].base;
+    store(unit, vexp<double>(load(unit)));
+    for (int j = 0; j < rows; ++j)
+      if (std::isfinite(made[i + j].base)) made[i + j].radius = scaled(made[i + j].radius, unit[j]);
+  }
 }
 
 // Shares of a sum: weights that are not negative. `keep` of the sum is the radius; all of it makes the threshold 0, and hidden

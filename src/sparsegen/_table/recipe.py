@@ -214,7 +214,7 @@ def _shares_info(f: Frame, m: Map, z: Array, p: Array, temperature: Any, keep: A
     size, tau = info(f, f.still(_shares(f, m, wide, temperature, 1.0, axis)), p, keep, axis)
     wide = wide / _temperature(f, temperature, wide, axis) if m.transform == "exp" else wide
     total = xp.sum(xp.where(hidden, 0.0, TRANSFORMS[m.transform].g(xp, xp.where(hidden, 0.0, wide))), axis)
-    return size, xp.where(tau == 0, 0.0, tau * total)
+    return size, f.still(xp.where(tau == 0, 0.0, tau * total))
 
 
 def _column(f: Frame, control: Array, z: Array, axis: int) -> Array:

@@ -1,6 +1,6 @@
-"""`project` and `entmax` for torch: registered operators and their derivatives.
+"""`project`, `entmax` and whole maps for torch, with gradients: the eager ways, and which way a call takes.
 
-:mod:`_route` says which way a call takes.
+:mod:`_route` is asked; :mod:`_operators` has what tracers and other devices see.
 """
 
 from __future__ import annotations
@@ -14,96 +14,8 @@ from sparsegen._table.maps import Map
 from sparsegen._table.radius import of_mean
 from sparsegen.torch import _cpu, _plain
 from sparsegen.torch._cpu import Control
-from sparsegen.torch._route import by_operator, eager, engine, once, readable, to_onnx
-
-
-@torch.library.custom_op("sparsegen::project", mutates_args=())
-def project_op(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    return engine(x).project(x, radius, dim, mask)
-
-
-@project_op.register_fake
-def _(x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-@torch.library.custom_op("sparsegen::project_vjp", mutates_args=())
-def project_vjp_op(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    return engine(p).project_vjp(p, v, radius, dim, True)
-
-
-@project_vjp_op.register_fake
-def _(p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    grad = torch.empty_like(p, memory_format=torch.contiguous_format)
-    return grad, p.new_empty(_cpu.lead_shape(p, dim), dtype=_plain.wide(p))
-
-
-def fit(along: Tensor, radius: Tensor) -> Tensor:
-    """Gradients of each row as one of the control that was spread over them."""
-    return along.sum_to_size(radius.shape).to(radius.dtype)
-
-
-def _project_setup(ctx: Any, inputs: tuple[Any, ...], output: Tensor) -> None:
-    _, radius, ctx.dim, _ = inputs
-    ctx.save_for_backward(output, radius)
-
-
-def _project_backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
-    p, radius = ctx.saved_tensors
-    grad, along = project_vjp_op(p, v, radius, ctx.dim)
-    return grad, fit(along, radius) if ctx.needs_input_grad[1] else None, None, None
-
-
-project_op.register_autograd(_project_backward, setup_context=_project_setup)
-
-
-def _vjp_setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
-    p, v, radius, ctx.dim = inputs
-    ctx.save_for_backward(p, v, radius)
-
-
-def _vjp_backward(ctx: Any, grad_grad: Tensor, grad_along: Tensor) -> tuple[Any, ...]:
-    # With w = P v:  grad = w/r, along = -(w.p)/r;  P is symmetric, and constant where p > 0 stays as it is.
-    p, v, radius = ctx.saved_tensors
-    dim = ctx.dim
-    grad, along = _plain.vjp(p, v, radius, dim)
-    r, moves = _plain.moving(radius, p, dim)
-    c = torch.where(moves, grad_along.to(p.dtype).unsqueeze(dim) / r, 0.0)
-    to_v, _ = _plain.vjp(p, grad_grad - c * r * p, radius, dim)
-    to_r = -((grad_grad * grad).sum(dim) + (c * r).squeeze(dim) * along) / r.squeeze(dim)
-    to_r = torch.where(moves.squeeze(dim), to_r, 0.0)
-    return -c * r * grad, to_v, fit(to_r, radius), None
-
-
-project_vjp_op.register_autograd(_vjp_backward, setup_context=_vjp_setup)
-
-
-def batched(size: int, ndim: int, t: Tensor | None, at: int | None) -> Tensor | None:
-    """`t` with the batch axis first, and ones between it and the rest so that it broadcasts to 1 + ndim axes."""
-    if t is None or at is None:
-        return t
-    t = t.movedim(at, 0)
-    return t.reshape(size, *(1,) * (ndim - t.dim() + 1), *t.shape[1:])
-
-
-def whole(size: int, t: Tensor, at: int | None) -> Tensor:
-    return t.movedim(at, 0) if at is not None else t.expand(size, *t.shape)
-
-
-@project_op.register_vmap
-def _(info: Any, in_dims: Any, x: Tensor, radius: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, int]:
-    n = info.batch_size
-    x = whole(n, x, in_dims[0])
-    ndim = x.dim() - 1
-    radius_ = batched(n, ndim - 1, radius, in_dims[1])
-    return project_op(x, radius_, dim, batched(n, ndim, mask, in_dims[3])), 0
-
-
-@project_vjp_op.register_vmap
-def _(info: Any, in_dims: Any, p: Tensor, v: Tensor, radius: Tensor, dim: int) -> tuple[Any, Any]:
-    n = info.batch_size
-    p, v = whole(n, p, in_dims[0]), whole(n, v, in_dims[1])
-    return project_vjp_op(p, v, batched(n, p.dim() - 2, radius, in_dims[2]), dim), (0, 0)
+from sparsegen.torch._operators import entmax_op, fit, project_op
+from sparsegen.torch._route import by_operator, eager, once, readable, to_onnx
 
 
 class _Project(torch.autograd.Function):
@@ -247,64 +159,6 @@ def project_mean(x: Tensor, q: Control, m: Map, dim: int, mask: Tensor | None) -
 
     p = map_rows(x, q, 1.0, m, dim, mask, by_radius)
     return by_radius(x, q) if p is None else p
-
-
-@torch.library.custom_op("sparsegen::entmax", mutates_args=())
-def entmax_op(x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    return engine(x).entmax(x, alpha, dim, mask)
-
-
-@entmax_op.register_fake
-def _(x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    return torch.empty_like(x, memory_format=torch.contiguous_format)
-
-
-@torch.library.custom_op("sparsegen::entmax_vjp", mutates_args=())
-def entmax_vjp_op(p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    return engine(p).entmax_vjp(p, v, alpha, dim, True)
-
-
-@entmax_vjp_op.register_fake
-def _(p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Tensor, Tensor]:
-    grad = torch.empty_like(p, memory_format=torch.contiguous_format)
-    return grad, p.new_empty(_cpu.lead_shape(p, dim), dtype=_plain.wide(p))
-
-
-def _entmax_backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
-    p, alpha = ctx.saved_tensors
-    grad, along = entmax_vjp_op(p, v, alpha, ctx.dim)
-    return grad, fit(along, alpha) if ctx.needs_input_grad[1] else None, None, None
-
-
-def _entmax_vjp_backward(ctx: Any, grad_grad: Tensor, grad_along: Tensor) -> tuple[Any, ...]:
-    again = torch.is_grad_enabled()
-    with torch.enable_grad():
-        # Each a tensor of its own: p was made with alpha, but here it is as free as the others.
-        given = [t.view_as(t) if t.requires_grad else t.detach().requires_grad_() for t in ctx.saved_tensors]
-        p, v, alpha = given
-        found = _plain.entmax_slopes(p, v, alpha, ctx.dim)
-        slopes = torch.autograd.grad(found, given, (grad_grad, grad_along), create_graph=again)
-    return *slopes, None
-
-
-entmax_op.register_autograd(_entmax_backward, setup_context=_project_setup)
-entmax_vjp_op.register_autograd(_entmax_vjp_backward, setup_context=_vjp_setup)
-
-
-@entmax_op.register_vmap
-def _(info: Any, in_dims: Any, x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, int]:
-    n = info.batch_size
-    x = whole(n, x, in_dims[0])
-    ndim = x.dim() - 1
-    alpha_ = batched(n, ndim - 1, alpha, in_dims[1])
-    return entmax_op(x, alpha_, dim, batched(n, ndim, mask, in_dims[3])), 0
-
-
-@entmax_vjp_op.register_vmap
-def _(info: Any, in_dims: Any, p: Tensor, v: Tensor, alpha: Tensor, dim: int) -> tuple[Any, Any]:
-    n = info.batch_size
-    p, v = whole(n, p, in_dims[0]), whole(n, v, in_dims[1])
-    return entmax_vjp_op(p, v, batched(n, p.dim() - 2, alpha, in_dims[2]), dim), (0, 0)
 
 
 class _Entmax(torch.autograd.Function):

@@ -14,7 +14,7 @@ from torch import Tensor
 from sparsegen._table import recipe
 from sparsegen._table.maps import MAPS, Map
 from sparsegen.torch import _cpu, _plain
-from sparsegen.torch._autograd import fit
+from sparsegen.torch._operators import fit
 from sparsegen.torch._route import engine, knows_maps, transformed
 
 

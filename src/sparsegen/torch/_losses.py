@@ -19,7 +19,7 @@ from sparsegen._table.losses import LOSSES, Loss
 from sparsegen._table.maps import HIDDEN
 from sparsegen._table.radius import of_mean
 from sparsegen._table.targets import Target, read
-from sparsegen.torch import _autograd, _cpu, _plain, _route
+from sparsegen.torch import _autograd, _cpu, _operators, _plain, _route
 from sparsegen.torch._apply import FRAME
 from sparsegen.torch._inputs import check_control, check_dense, check_mask, check_scores
 
@@ -57,9 +57,9 @@ def _(z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[T
 @hinge_op.register_vmap
 def _(info: Any, in_dims: Any, z: Tensor, radius: Tensor, labels: Tensor, mask: Tensor | None) -> tuple[Any, Any]:
     n = info.batch_size
-    z, labels = _autograd.whole(n, z, in_dims[0]), _autograd.whole(n, labels, in_dims[2])
-    r = _autograd.batched(n, z.dim() - 2, radius, in_dims[1])
-    return hinge_op(z, r, labels, _autograd.batched(n, z.dim() - 1, mask, in_dims[3])), (0, 0, 0)
+    z, labels = _operators.whole(n, z, in_dims[0]), _operators.whole(n, labels, in_dims[2])
+    r = _operators.batched(n, z.dim() - 2, radius, in_dims[1])
+    return hinge_op(z, r, labels, _operators.batched(n, z.dim() - 1, mask, in_dims[3])), (0, 0, 0)
 
 
 class _Hinge(torch.autograd.Function):

@@ -409,7 +409,6 @@ def test_arguments_that_are_not_there(ranks):
         assert "unexpected keyword argument 'lam'" in str(error)
 
 
-@pytest.mark.slow
 def test_a_rank_that_dies_is_noticed(tmp_path):
     group = Ranks(2, tmp_path)
     group.processes[1].join(0)

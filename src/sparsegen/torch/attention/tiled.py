@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from sparsegen._table.maps import MAPS, Map
-from sparsegen.torch import _autograd, _plain, _route
+from sparsegen.torch import _autograd, _operators, _plain, _route
 from sparsegen.torch.attention import fused, plain
 
 
@@ -86,7 +86,7 @@ def _backward(ctx: Any, out_grad: Tensor | None, *_: Any) -> tuple[Any, ...]:
         means = kept[1].unbind(0)
         along = fused.through_mean(call, q.float(), k.float(), control, means, along, q_grad, k_grad)
         q_grad, k_grad = q_grad.to(q.dtype), k_grad.to(k.dtype)
-    to_control = _autograd.fit(along, control) if ctx.needs_input_grad[3] else None
+    to_control = _operators.fit(along, control) if ctx.needs_input_grad[3] else None
     return q_grad, k_grad, v_grad, to_control, None, None, None, None
 
 

@@ -13,6 +13,7 @@ from sparsegen._table.maps import MAPS
 from sparsegen._table.prose import SHARDED, loss_doc, map_doc
 from sparsegen.torch._apply import Info
 from sparsegen.torch.distributed import _apply, _losses
+from sparsegen.torch.distributed._dtensor import loss_call, map_call
 
 Both = tuple[Tensor, Info]
 Control = float | Tensor
@@ -56,7 +57,8 @@ def _map(name: str) -> Any:
         own = {key: given[key] for key in row.controls}
         return _apply.apply(name, given["scores"], own, *(given[option] for option in OPTIONS))
 
-    return made(name, map_doc(row, SHARDED), ["scores"], {**control_options(row.controls), **OPTIONS}, call)
+    options = {**control_options(row.controls), **OPTIONS}
+    return made(name, map_doc(row, SHARDED), ["scores"], options, map_call(call, row.controls))
 
 
 def _loss(name: str) -> Any:
@@ -68,7 +70,8 @@ def _loss(name: str) -> Any:
         control = given[row.control] if row.control else None
         return _losses.apply(name, given["scores"], given["target"], control, given["mask"], how, given["group"])
 
-    return made(f"{name}_loss", loss_doc(row, SHARDED), ["scores", "target"], {**own, **LOSS_OPTIONS}, call)
+    options = {**own, **LOSS_OPTIONS}
+    return made(f"{name}_loss", loss_doc(row, SHARDED), ["scores", "target"], options, loss_call(call, row.control))
 
 
 def __getattr__(name: str) -> Any:
@@ -134,7 +137,8 @@ def project(
     ...     sgd.project(torch.tensor([0.5, 0.25, 0.0]), 0.5)
     tensor([0.7500, 0.2500, 0.0000])
     """
-    return _apply.apply_project(points, radius, dim, mask, return_info, group)
+    given = {"points": points, "radius": radius, "dim": dim, "mask": mask, "return_info": return_info, "group": group}
+    return map_call(lambda g: _apply.apply_project(*g.values()), ("radius",), "points")(given)
 
 
 def sparsegen(
@@ -174,4 +178,8 @@ def sparsegen(
     ...     sgd.sparsegen(torch.tensor([0.5, -0.5, 0.25]), transform=torch.abs)
     tensor([0.4167, 0.4167, 0.1667])
     """
-    return _apply.apply_sparsegen(scores, lam, transform, dim, mask, return_info, group)
+    given = {
+        "scores": scores, "lam": lam, "transform": transform, "dim": dim, "mask": mask, "return_info": return_info,
+        "group": group,
+    }  # fmt: skip
+    return map_call(lambda g: _apply.apply_sparsegen(*g.values()), ("lam",))(given)
