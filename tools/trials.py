@@ -82,7 +82,8 @@ def torn(folder: Path) -> list[str]:
     """Files under their own names that cannot be read."""
     wrong = []
     for path in sorted(folder.rglob("*")):
-        if path.is_file() and not path.name.startswith("."):
+        unread = path.name.startswith(".") or any(part.endswith(".unfinished") for part in path.parts)
+        if path.is_file() and not unread:
             try:
                 content(path)
             except Exception as error:

@@ -206,6 +206,23 @@ def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
         Result(**FIELDS).save(tmp_path / "r.json")
 
 
+def test_a_full_disk_is_told_where_torch_hides_it(tmp_path):
+    def write(_):
+        try:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            raise RuntimeError("unexpected pos 1216 vs 1110")
+
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*best\.pt'"),
+        results.whole_file(tmp_path / "best.pt") as f,
+    ):
+        write(f)
+    with pytest.raises(RuntimeError, match="of its own"), results.whole_file(tmp_path / "best.pt"):
+        raise RuntimeError("of its own")
+    assert os.listdir(tmp_path) == []
+
+
 def test_versions_are_those_installed_and_nothing_is_imported_for_them():
     code = "import sys; from sparsegen.experiments.store import versions; print(versions(), *sys.modules, sep='\\n')"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=True)

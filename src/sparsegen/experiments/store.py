@@ -150,9 +150,12 @@ def whole_file(path: Path) -> Iterator[Any]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
-    except OSError as error:
-        _name(error, path)
-        raise
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__  # torch hides it behind an error of its own
+        if not isinstance(cause, OSError):
+            raise
+        _name(cause, path)
+        raise cause from None
     finally:
         part.unlink(missing_ok=True)
 

@@ -1,5 +1,8 @@
 """The linear layer whose classes are split: as one of torch's on one process, with its checkpoints and label sets."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -126,3 +129,15 @@ def test_a_damaged_or_hostile_file_of_a_checkpoint_is_refused_by_name(tmp_path, 
                 sgd.load(tmp_path / f"step-{number}", model)
             assert "weights_only" not in str(refused.value)
             assert not marker.exists()
+
+
+def test_a_full_disk_is_told_with_the_file_and_leaves_no_checkpoint(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with sgd.single_process():
+        model = sgd.ShardedLinear(3, 5)
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*whole\.pt'"):
+            sgd.save(tmp_path / "step-1", model)
+    assert not (tmp_path / "step-1").exists()

@@ -6,6 +6,7 @@ rank that reads takes the rows it needs from whichever files have them, without 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import warnings
@@ -46,6 +47,21 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[d
     return whole, split
 
 
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write a file to the disk; an error, such as that of a full one, says which file it was."""
+    try:
+        with open(path, "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__  # torch hides it behind an error of its own
+        if not isinstance(cause, OSError):
+            raise
+        cause.filename = cause.filename or str(path)
+        raise cause from None
+
+
 def save(folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **extra: Any) -> None:
     """Write a checkpoint; all ranks of the layer's group must call it. It is there in full, or not at all.
 
@@ -76,9 +92,9 @@ def save(folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer 
         unfinished.mkdir(parents=True, exist_ok=True)
         whole, split = _state(model, optimizer)
         if ex.rank == 0:
-            torch.save({"state": whole, "extra": extra, "classes": layer.out_features}, unfinished / "whole.pt")
+            _write(unfinished / "whole.pt", {"state": whole, "extra": extra, "classes": layer.out_features})
         if layer.first < layer.last:  # else other ranks have all classes
-            torch.save(split, unfinished / f"rows-{layer.first:012d}-{layer.last:012d}.pt")
+            _write(unfinished / f"rows-{layer.first:012d}-{layer.last:012d}.pt", split)
 
     def publish() -> None:
         if ex.rank == 0:
