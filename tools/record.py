@@ -5,7 +5,6 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import platform
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ def keep(part: str, found: dict[str, Any], path: str | Path = PATH) -> None:
     try:
         fcntl.flock(folder, fcntl.LOCK_EX)
         whole = json.loads(path.read_text()) if path.exists() else {}
-        whole[part] = {**found, "platform": platform.platform(terse=True)}
+        whole[part] = found
         whole["versions"] = versions()
         write_text(path, json.dumps(whole, indent=1, sort_keys=True) + "\n")
     finally:
