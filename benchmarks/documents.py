@@ -10,6 +10,7 @@ from pathlib import Path
 
 import findings  # noqa: F401 (registers its marks)
 import gpu  # noqa: F401
+import jax_speed  # noqa: F401
 import performance  # noqa: F401
 import pictures
 import reliability  # noqa: F401

@@ -141,12 +141,13 @@ Scores scores_of(const AttentionCase& c, int64_t row) {
   s.x.assign(size_t(c.reach(query)), -kInf);
   for (int64_t j = 0; j < c.reach(query); ++j) {
     if (!c.open(row, j) || (!c.bias.empty() && c.bias[size_t(query * c.keys() + j)] == -kInf)) continue;
-    Sum sum, sizes;
+    Sum sum, sizes, lost;  // `lost`: digits that a subnormal query leaves behind when it is scaled
     for (int64_t e = 0; e < E; ++e) {
+      lost.add(Real(tiniest(c.in())) * std::fabs(Real(c.k.at(head / c.group, j, e))));
       const Real product = Real(c.q.at(head, query, e)) * Real(c.k.at(head / c.group, j, e)) * Real(c.scale);
       sum.add(product), sizes.add(std::fabs(product));
     }
-    Real x = sum.value(), size = sizes.value() * Real(E + 4) + Real(tiniest(c.in())) * Real(2 * E) / u;
+    Real x = sum.value(), size = sizes.value() * Real(E + 4) + (Real(tiniest(c.in())) * Real(2 * E) + lost.value()) / u;
     if (!c.bias.empty()) x += c.bias[size_t(query * c.keys() + j)], size += std::fabs(x);
     s.broken |= std::isnan(x) || x == kInf;
     s.beyond |= sizes.value() > Real(format_of(c.in()).largest) / 4;

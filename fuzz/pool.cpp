@@ -82,6 +82,7 @@ std::string scratch_fails(const PoolCase& c, const Engine& engine) {
                                   nullptr, nullptr, nullptr, nullptr};
   const auto go = [&] { parallel(rows, 1, c.threads, [&](int64_t begin, int64_t end) { engine.project(job, begin, end); }); };
   bool caught = false;
+  go();  // the pool has its threads then: starting them wants memory too, and goes on without
   allocations_to_fail = 1;
   try {
     go();

@@ -100,12 +100,12 @@ class AttentionBlocks {
     bool pairs = pairs_;
     if (pairs) {
       keys(true).use(head, all.high);
-      largest_ = keys(true).largest();
-      pairs = !keys(true).tiny() && pack_queries(first, n, true);
+      largest_ = keys(true).largest(all.high);
+      pairs = !keys(true).tiny(all.high) && pack_queries(first, n, true);
     }
     PackedKeys<S>& packed = keys(pairs);
     packed.use(head, all.high);
-    largest_ = packed.largest();
+    largest_ = packed.largest(all.high);
     if (!pairs) pack_queries(first, n, false);
     const int64_t E = pairs ? job_.width / 2 : job_.width;
     const ScoreTile<T> whole = tile_of<T>(kTileRows, pairs);

@@ -81,23 +81,26 @@ class PackedKeys {
  public:
   PackedKeys(const AttentionJob& job, bool pairs)
       : job_(job), width_(pairs ? job.width / 2 : job.width), pairs_(pairs),
-        data_(new T[(job.keys + kPanel<T>) * width_ + kPanel<T>]),
+        data_(new T[(job.keys + kPanel<T>) * width_ + kPanel<T>]), tops_(new T[job.keys / kPanel<T> + 1]),
         rows_(sizeof(S) == 2 && !pairs ? new T[kPanel<T> * job.width] : nullptr) {}
 
   void use(int64_t head, int64_t keys) {
-    if (head != head_) head_ = head, done_ = 0, top_ = Mask<T>{}, tiny_ = false;
+    if (head != head_) head_ = head, done_ = 0, top_ = Mask<T>{}, tiny_ = job_.keys;
     for (; done_ < keys; done_ += kPanel<T>) pack(done_);
   }
   const T* panel(int64_t key) const { return data_.get() + key * width_; }
-  T largest() const { return range<T>(top_); }
-  bool tiny() const { return tiny_; }
+  // Of the keys below `high`, whatever else was packed: other keys must not change the way a row takes.
+  T largest(int64_t high) const { return tops_[(high - 1) / kPanel<T>]; }
+  bool tiny(int64_t high) const { return tiny_ < high; }
 
  private:
   void pack(int64_t key) {
     const int64_t E = job_.width, n = std::min<int64_t>(kPanel<T>, job_.keys - key), step = job_.k.row;
     const S* from = row_of<S>(job_.k, head_, key);
     T* to = data_.get() + key * width_;
-    for (int64_t j = 0; j < n; ++j) tiny_ |= widen_range(from + j * step, E, top_);
+    for (int64_t j = 0; j < n; ++j)
+      if (widen_range(from + j * step, E, top_)) tiny_ = std::min(tiny_, key);
+    tops_[key / kPanel<T>] = range<T>(top_);
     if constexpr (sizeof(S) > 2) {
       pack_panel(from, step, n, E, to);
     } else if (pairs_) {
@@ -110,10 +113,9 @@ class PackedKeys {
   const AttentionJob& job_;
   int64_t width_;
   bool pairs_;
-  std::unique_ptr<T[]> data_, rows_;
-  int64_t head_ = -1, done_ = 0;
+  std::unique_ptr<T[]> data_, tops_, rows_;  // `tops_`: the largest |entry| up to the end of each panel
+  int64_t head_ = -1, done_ = 0, tiny_ = 0;   // `tiny_`: the panel with the first subnormal entry
   Mask<T> top_{};
-  bool tiny_ = false;
 };
 
 // A scale of at most 1 is multiplied into the queries and a larger one into the scores: no part of a score is then larger
