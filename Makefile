@@ -2,6 +2,8 @@
 # make test   set up .venv, then every check but the slow ones
 # make test-slow  the slow ones: every map where one of each kind is compiled, whole runs of commands, clusters
 # make fuzz      random cases through kernel and front ends; SECONDS=600 for longer, ROWS=100000 for so many of each
+# make docs      the documentation site in build/docs, built without a warning and checked: links, names, search, browser
+# make wheel     wheel and sdist in dist/, audited, and tried in a fresh environment without a compiler
 # make sanitize  the kernel's cases under the address, undefined-behaviour and thread sanitizers; CASES=10000 for more
 
 PYTHON ?= python3
@@ -15,7 +17,7 @@ CASES := 2000
 LIMIT = $(if $(ROWS),--rows $(ROWS),--seconds $(SECONDS))
 KERNEL := build/fuzz
 
-.PHONY: demo test test-slow lint bench fuzz sanitize fuzz-quickly docs-numbers clean
+.PHONY: demo test test-slow lint bench fuzz sanitize fuzz-quickly docs docs-numbers wheel clean
 
 demo: $(STAMP)
 	$(BIN)/sparsegen tour
@@ -58,6 +60,15 @@ fuzz-quickly: $(STAMP)
 bench: $(STAMP)
 	$(BIN)/python benchmarks/run.py all
 
+docs: $(STAMP)
+	rm -rf build/docs docs/api docs/gallery
+	$(BIN)/python -m sphinx -b html -q -W --keep-going docs build/docs
+	SPARSEGEN_SITE=build/docs $(BIN)/python -m pytest -q tests/test_site.py
+	@echo "open build/docs/index.html"
+
+wheel: $(STAMP)
+	$(BIN)/python tools/wheel.py
+
 docs-numbers: $(STAMP)
 	$(BIN)/python benchmarks/documents.py
 
@@ -68,12 +79,14 @@ $(STAMP): $(SOURCES)
 	  || { echo "sparsegen: a C++17 compiler is needed to build the kernel, and none was found. Install one:"; \
 	       echo "  Debian, Ubuntu: apt-get install g++    Fedora: dnf install gcc-c++    macOS: xcode-select --install"; \
 	       exit 1; }
-	@echo "setting up .venv: torch and jax are large, this takes a few minutes"
+	@echo "[1/3] an environment in .venv"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt jax
+	@echo "[2/3] JAX, whose headers the kernel is built with"
+	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt jax
+	@echo "[3/3] torch and what the checks need: large, a few minutes; then the kernel, a minute or two of compiling"
 	SPARSEGEN_JAX_INCLUDE=$$($(BIN)/python -c 'import jax.ffi; print(jax.ffi.include_dir())') \
-	  $(BIN)/python -m pip install -q --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	  $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	@touch $@
 
 clean:
-	rm -rf .venv build
+	rm -rf .venv build dist docs/api docs/gallery

@@ -13,6 +13,7 @@ import gpu  # noqa: F401
 import jax_speed  # noqa: F401
 import performance  # noqa: F401
 import pictures
+import reliability  # noqa: F401
 from marks import ROOT, fill, read
 
 from sparsegen.experiments.drawings import rendered

@@ -51,7 +51,7 @@ from sparsegen.numpy.maps import (
 )
 from sparsegen.numpy.threads import get_num_threads, set_num_threads
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "Explanation",

@@ -19,6 +19,8 @@ from sparsegen._table.controls import renamed
 from sparsegen._table.maps import MAPS, Map, Properties
 from sparsegen._table.radius import of_mean
 
+__all__ = ["Finding", "Report", "check"]
+
 Function = Callable[[np.ndarray], Any]
 LAWS = ("probability", "full_domain", "permutation", "idempotent", "monotone", "translation", "scale", "jacobian")
 SHIFTS, FACTORS = (-3.0, -0.5, 0.5, 10.0), (0.25, 0.5, 2.0, 8.0)  # powers of two keep ties exact

@@ -1,5 +1,6 @@
 """What experiments keep on disk is whole, exact and refused with a reason when it is not ours."""
 
+import errno
 import json
 import math
 import os
@@ -191,6 +192,35 @@ def test_a_save_that_fails_leaves_the_old_file_and_nothing_else(tmp_path, monkey
         Result(**{**FIELDS, "seed": 8}).save(path)
     assert os.listdir(tmp_path) == ["r.json"]
     assert Result.load(path).seed == 7
+
+
+def test_a_full_disk_is_told_with_the_file(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with CellStore.opened(tmp_path) as store:
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*cells\.jsonl'"):
+            store.add("a", {"q": 1.0}, {"f1": 0.5}, seconds=0.1)
+    with pytest.raises(OSError, match=r"No space left on device: '.*r\.json'"):
+        Result(**FIELDS).save(tmp_path / "r.json")
+
+
+def test_a_full_disk_is_told_where_torch_hides_it(tmp_path):
+    def write(_):
+        try:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        finally:
+            raise RuntimeError("unexpected pos 1216 vs 1110")
+
+    with (
+        pytest.raises(OSError, match=r"No space left on device: '.*best\.pt'"),
+        results.whole_file(tmp_path / "best.pt") as f,
+    ):
+        write(f)
+    with pytest.raises(RuntimeError, match="of its own"), results.whole_file(tmp_path / "best.pt"):
+        raise RuntimeError("of its own")
+    assert os.listdir(tmp_path) == []
 
 
 def test_versions_are_those_installed_and_nothing_is_imported_for_them():

@@ -98,7 +98,8 @@ def renamed(mapping: Any, old: Any) -> Any:
     """The name of a map that may have been given as `map`, its keyword in version 0.1."""
     if old is None:
         return mapping
-    warnings.warn("sparsegen: the argument map is now called mapping.", DeprecationWarning, stacklevel=3)
+    text = "sparsegen: the argument map is now called mapping; map goes in version 0.4."
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
     return old
 
 

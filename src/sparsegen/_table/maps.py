@@ -199,9 +199,9 @@ MAPS: dict[str, Map] = {
         Map("sparsehourglass", "project(z, (|S| + Kq)/(1 + Kq))",
             "Trades scale invariance (q towards 0) for translation invariance (q towards infinity), for all scores.",
             "lin", HOURGLASS, Example((-1.0, -3.0), (0.75, 0.25), {"q": 0.0}), ("q",),
-            notes="S is the sum of the K scores that may be chosen. Larger q makes rows with |S| > 1 sparser and rows "
-                  "with |S| < 1 denser. Entries with probability 0 still have a derivative, through the sum in the "
-                  "radius.",
+            notes="S is the sum of the K scores that may be chosen. Larger q makes rows with abs(S) > 1 sparser and "
+                  "rows with abs(S) < 1 denser. Entries with probability 0 still have a derivative, through the sum in "
+                  "the radius.",
             lipschitz=_hourglass_lipschitz,
             display=r"\mathrm{sparsemax}(\hat\alpha z), \quad \hat\alpha = (1 + Kq) / (|S| + Kq)",
             claimed=_row("yes", "yes", "some", "some", "yes", "1 + 1/(Kq)"),
@@ -230,7 +230,7 @@ MAPS: dict[str, Map] = {
             "A dial that begins at softmax: lam = 0 is softmax, and lam > 0 leaves out what softmax gives least.",
             "exp", TOTAL, Example((0.0, 0.0, -1000.0), (0.5, 0.5, 0.0), {"lam": 0.5}), ("lam", "temperature"),
             notes="It is project(softmax(z / t), 1 - lam). For 0 <= lam < 1 the total variation distance to softmax is "
-                  "at most lam, so an attention's output moves by at most 2 lam max |v|.",
+                  "at most lam, so an attention's output moves by at most 2 lam times the largest value.",
             lipschitz=lambda n, lam, temperature=1.0: 1 / (2 * temperature * (1 - lam)),
             display=r"\mathrm{sparsemax}(\mathrm{softmax}(z / t) / (1 - \lambda))",
             true=_row("no", "yes", "yes", "no", "yes", "1/(2 t (1-lam))")),

@@ -8,7 +8,7 @@ try:
     with needed("the command line", "experiments"):
         import typer
 
-        from sparsegen.cli import bench, explore, labels, report, reproduce, text, tour
+        from sparsegen.cli import bench, doctor, explore, labels, report, reproduce, text, tour
 except ImportError as error:
     raise SystemExit(str(error)) from error
 
@@ -38,6 +38,7 @@ for command in (
     text.translate,
     labels.train_labels,
     bench.bench,
+    doctor.doctor,
 ):
     app.command()(command)
 app.add_typer(reproduce.reproduce, name="reproduce")

@@ -133,6 +133,12 @@ def versions() -> dict[str, str]:
     return found
 
 
+def _name(error: OSError, path: Path) -> None:
+    """Make an error say which file it is about; that of a full disk does not."""
+    if error.filename is None and error.errno is not None:
+        error.filename = str(path)
+
+
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Any]:
     """Open a file for bytes so that at every moment its name holds either the old content or the new one, whole."""
@@ -144,6 +150,12 @@ def whole_file(path: Path) -> Iterator[Any]:
             file.flush()
             os.fsync(file.fileno())
         os.replace(part, path)
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__  # torch hides it behind an error of its own
+        if not isinstance(cause, OSError):
+            raise
+        _name(cause, path)
+        raise cause from None
     finally:
         part.unlink(missing_ok=True)
 
@@ -360,9 +372,13 @@ class CellStore:
             return
         line = to_json({"key": key, "cell": cell, "output": output, "seconds": seconds}) + "\n"
         rest = memoryview(line.encode())
-        while rest:  # a raw write may take only a part
-            rest = rest[self._file.write(rest) :]
-        os.fsync(self._file.fileno())
+        try:
+            while rest:  # a raw write may take only a part
+                rest = rest[self._file.write(rest) :]
+            os.fsync(self._file.fileno())
+        except OSError as error:
+            _name(error, Path(self._file.name))
+            raise
 
 
 def _lock(file: Any, path: Path) -> None:

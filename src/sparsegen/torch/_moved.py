@@ -10,5 +10,6 @@ def get(old: str, new: ModuleType, name: str) -> Any:
     if name.startswith("__"):  # asked by Python itself
         raise AttributeError(f"module {old!r} has no attribute {name!r}")
     found = getattr(new, name)
-    warnings.warn(f"sparsegen: {old}.{name} is now {new.__name__}.{name}.", DeprecationWarning, stacklevel=3)
+    text = f"sparsegen: {old}.{name} is now {new.__name__}.{name}; the old place goes in version 0.4."
+    warnings.warn(text, DeprecationWarning, stacklevel=3)
     return found

@@ -1,4 +1,4 @@
-"""The place of :mod:`sparsegen.torch.attention.probes` in version 0.1: it warns, and goes with the next version."""
+"""The place of :mod:`sparsegen.torch.attention.probes` in version 0.1: it warns, and goes in version 0.4."""
 
 from typing import Any
 

@@ -42,3 +42,30 @@ def test_a_file_that_is_none_is_refused(tmp_path, text, error):
     path.write_text(text)
     with pytest.raises(ValueError, match=error):
         read(path)
+
+
+def test_a_line_that_is_no_text_is_refused(tmp_path):
+    path = tmp_path / "train.txt"
+    path.write_bytes(b"2 3 5\n1,4 0:1 2:1\n1 1:\xff2\n")
+    with pytest.raises(
+        ValueError, match=r"sparsegen: line 3 of train.txt must be text in UTF-8, got invalid start byte"
+    ):
+        read(path)
+
+
+@pytest.mark.parametrize("text", ["1 3 {n}\n1 0:1\n", "1 {n} 3\n1 0:1\n", "1 3 5\n{n} 0:1\n", "1 3 5\n1 {n}:1\n"])
+def test_a_number_beyond_all_bounds_is_refused(tmp_path, text):
+    path = tmp_path / "train.txt"
+    path.write_text(text.format(n="9" * 40))
+    with pytest.raises(
+        ValueError, match=r"sparsegen: the numbers in train.txt must be below 2\^63, got one of 40 digits"
+    ):
+        read(path)
+
+
+@pytest.mark.parametrize("value", ["1e39", "-1e39", "inf", "nan"])
+def test_a_value_that_is_not_finite_is_refused(tmp_path, value):
+    path = tmp_path / "train.txt"
+    path.write_text(f"1 3 5\n1 0:1 2:{value}\n")
+    with pytest.raises(ValueError, match=r"sparsegen: the values in train.txt must be finite in float32, got "):
+        read(path)

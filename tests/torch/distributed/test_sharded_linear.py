@@ -1,5 +1,8 @@
 """The linear layer whose classes are split: as one of torch's on one process, with its checkpoints and label sets."""
 
+import errno
+import os
+
 import numpy as np
 import pytest
 import torch
@@ -95,3 +98,46 @@ def test_what_a_layer_refuses():
             sgd.label_sets(torch.ones(1, 2), mapping="softmax")
         with pytest.raises(ValueError, match="scores must be a matrix, got 1 axes"):
             sgd.label_sets(torch.ones(2))
+
+
+class WritesAFile:
+    def __init__(self, path):
+        self.path = str(path)
+
+    def __reduce__(self):
+        return open, (self.path, "w")
+
+
+@pytest.mark.parametrize("name", ["whole.pt", "rows-000000000000-000000000005.pt"])
+def test_a_damaged_or_hostile_file_of_a_checkpoint_is_refused_by_name(tmp_path, name):
+    marker = tmp_path / "marker"
+    with sgd.single_process():
+        model = sgd.ShardedLinear(3, 5)
+        for number, damage in enumerate(
+            [
+                lambda path: path.write_bytes(path.read_bytes()[:-40]),
+                lambda path: path.write_bytes(b"nothing of the kind"),
+                lambda path: torch.save([1, 2], path),
+                lambda path: torch.save({"weight": 3}, path),
+                lambda path: torch.save({"weight": WritesAFile(marker)}, path),
+            ]
+        ):
+            sgd.save(tmp_path / f"step-{number}", model)
+            damage(tmp_path / f"step-{number}" / name)
+            marker.unlink(missing_ok=True)
+            with pytest.raises(ValueError, match=rf"sparsegen: .*step-{number}/{name} must be a ") as refused:
+                sgd.load(tmp_path / f"step-{number}", model)
+            assert "weights_only" not in str(refused.value)
+            assert not marker.exists()
+
+
+def test_a_full_disk_is_told_with_the_file_and_leaves_no_checkpoint(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with sgd.single_process():
+        model = sgd.ShardedLinear(3, 5)
+        monkeypatch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left on device: '.*whole\.pt'"):
+            sgd.save(tmp_path / "step-1", model)
+    assert not (tmp_path / "step-1").exists()

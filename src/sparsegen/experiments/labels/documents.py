@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
@@ -82,7 +83,8 @@ def read(path: Path) -> Documents:
     >>> docs.Y.toarray().tolist(), docs.X.shape
     ([[0.0, 1.0, 0.0, 0.0, 1.0]], (1, 3))
     """
-    with path.open() as lines:
+    with path.open("rb") as file:
+        lines = _texts(file, path.name)
         sizes = next(lines, "").split()
         if len(sizes) != 3 or not all(number.isdigit() for number in sizes):
             fail(ValueError, f"the first line of {path.name}", "the numbers of documents, features and labels", sizes)
@@ -92,6 +94,11 @@ def read(path: Path) -> Documents:
         for number, line in enumerate(lines, 2):
             _read_line(line, f"line {number} of {path.name}", columns, ends)
     words, values, marks = columns
+    if (most := max((features, labels, *words, *marks))) > np.iinfo(np.int64).max:
+        fail(ValueError, f"the numbers in {path.name}", "below 2^63", f"one of {len(str(most))} digits")
+    largest = float(np.finfo(np.float32).max)
+    if not all(abs(value) <= largest for value in values):  # NaN is not either
+        fail(ValueError, f"the values in {path.name}", "finite in float32", max(map(abs, values)))
     xptr, yptr = np.array(ends).T
     X = sp.csr_array((np.array(values, np.float32), np.array(words), xptr), shape=(len(ends) - 1, features))
     Y = sp.csr_array((np.ones(len(marks), np.float32), np.array(marks), yptr), shape=(len(ends) - 1, labels))
@@ -101,6 +108,15 @@ def read(path: Path) -> Documents:
         matrix.sum_duplicates()
     Y.data[:] = 1.0
     return Documents(_unit_rows(X), Y)
+
+
+def _texts(file: Iterable[bytes], name: str) -> Iterator[str]:
+    """The lines of a file, of which each must be text."""
+    for number, line in enumerate(file, 1):
+        try:
+            yield line.decode()
+        except UnicodeDecodeError as error:
+            fail(ValueError, f"line {number} of {name}", "text in UTF-8", error.reason)
 
 
 def _read_line(

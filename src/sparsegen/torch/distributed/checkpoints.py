@@ -6,8 +6,10 @@ rank that reads takes the rows it needs from whichever files have them, without 
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -45,6 +47,21 @@ def _state(model: nn.Module, optimizer: torch.optim.Optimizer | None) -> tuple[d
     return whole, split
 
 
+def _write(path: Path, content: dict[str, Any]) -> None:
+    """Write a file to the disk; an error, such as that of a full one, says which file it was."""
+    try:
+        with open(path, "wb") as file:
+            torch.save(content, file)
+            file.flush()
+            os.fsync(file.fileno())
+    except (OSError, RuntimeError) as error:
+        cause = error if isinstance(error, OSError) else error.__context__  # torch hides it behind an error of its own
+        if not isinstance(cause, OSError):
+            raise
+        cause.filename = cause.filename or str(path)
+        raise cause from None
+
+
 def save(folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer | None = None, **extra: Any) -> None:
     """Write a checkpoint; all ranks of the layer's group must call it. It is there in full, or not at all.
 
@@ -75,9 +92,9 @@ def save(folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer 
         unfinished.mkdir(parents=True, exist_ok=True)
         whole, split = _state(model, optimizer)
         if ex.rank == 0:
-            torch.save({"state": whole, "extra": extra, "classes": layer.out_features}, unfinished / "whole.pt")
+            _write(unfinished / "whole.pt", {"state": whole, "extra": extra, "classes": layer.out_features})
         if layer.first < layer.last:  # else other ranks have all classes
-            torch.save(split, unfinished / f"rows-{layer.first:012d}-{layer.last:012d}.pt")
+            _write(unfinished / f"rows-{layer.first:012d}-{layer.last:012d}.pt", split)
 
     def publish() -> None:
         if ex.rank == 0:
@@ -89,8 +106,8 @@ def save(folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer 
     ex.together(publish)
 
 
-def _overlaps(folder: Path, first: int, last: int) -> Iterator[tuple[Path, int, int, int]]:
-    """Files that have classes from `first` to `last`: which classes of all, and where they begin in the file."""
+def _overlaps(folder: Path, first: int, last: int) -> Iterator[tuple[Path, int, int, int, int]]:
+    """Files that have classes from `first` to `last`: which of all, the first in the file, and how many it has."""
     at = first
     for path in sorted(folder.glob("rows-*.pt")):
         found = _ROWS.fullmatch(path.name)
@@ -99,10 +116,45 @@ def _overlaps(folder: Path, first: int, last: int) -> Iterator[tuple[Path, int, 
         if low < high:
             if low != at:
                 break
-            yield path, low, high, a
+            yield path, low, high, a, b - a
             at = high
     if at < last:
         checks.fail(ValueError, f"the checkpoint {folder.name}", "complete", f"no file with class {at}")
+
+
+def _read(path: Path, **options: Any) -> dict[str, Any]:
+    """What a file of a checkpoint holds; no code in it is run. One that is torn or of another kind is refused."""
+    name, wanted = f"{path.parent.name}/{path.name}", "a whole file of a checkpoint"
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch remarks on pickles of other kinds, which are refused anyway
+            found = torch.load(path, weights_only=True, **options)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a torn or foreign file may raise anything
+        checks.fail(ValueError, name, wanted, f"one torch cannot read ({type(error).__name__})")
+    if not isinstance(found, dict):
+        checks.fail(ValueError, name, wanted, f"a {type(found).__name__}")
+    return found
+
+
+def _kept(folder: Path) -> dict[str, Any]:
+    """What every rank has alike, and what was kept beside."""
+    kept = _read(folder / "whole.pt")
+    parts = {"classes": int, "state": dict, "extra": dict}
+    wrong = [name for name, kind in parts.items() if not isinstance(kept.get(name), kind)]
+    if wrong:
+        checks.fail(ValueError, f"{folder.name}/whole.pt", "a file with classes, state and extra", f"none of {wrong}")
+    return kept
+
+
+def _rows(path: Path, size: int) -> dict[str, Tensor]:
+    """The tensors of a file with the rows of so many classes."""
+    found = _read(path, mmap=True)
+    for name, t in found.items():
+        if not isinstance(t, Tensor) or not t.dim() or len(t) != size:
+            checks.fail(ValueError, f"{name} in {path.parent.name}/{path.name}", f"a tensor of {size} rows", type(t))
+    return found
 
 
 def load(folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer | None = None) -> dict[str, Any]:
@@ -134,13 +186,13 @@ def load(folder: Path | str, model: nn.Module, optimizer: torch.optim.Optimizer 
     folder, (_, layer) = Path(folder), _layer(model)
 
     def read() -> dict[str, Any]:
-        kept = torch.load(folder / "whole.pt", weights_only=True)
+        kept = _kept(folder)
         if kept["classes"] != layer.out_features:
             got = f"{layer.out_features} where it has {kept['classes']}"
             checks.fail(ValueError, "the classes of the model", "those of the checkpoint", got)
         state, parameters = dict(kept["state"]), dict(model.named_parameters())
-        for path, low, high, start in _overlaps(folder, layer.first, layer.last):
-            for name, t in torch.load(path, weights_only=True, mmap=True).items():
+        for path, low, high, start, size in _overlaps(folder, layer.first, layer.last):
+            for name, t in _rows(path, size).items():
                 if name not in state:
                     state[name] = torch.empty(layer.last - layer.first, *t.shape[1:], dtype=t.dtype)
                 state[name][low - layer.first : high - layer.first] = t[low - start : high - start]
