@@ -53,9 +53,10 @@ def needed(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        if str(error).startswith("sparsegen:"):  # it says so already
+        # It says so already; but where a front end says it of itself, what was asked for is the better word.
+        if str(error).startswith("sparsegen:") and not str(error).startswith("sparsegen: sparsegen."):
             raise
         cause: BaseException = error
-        while isinstance(cause.__cause__, ImportError):  # a front end says what it needs in words of its own
+        while isinstance(cause.__cause__, ImportError):
             cause = cause.__cause__
         raise missing(what, getattr(cause, "name", None), extra) from error
