@@ -174,7 +174,7 @@ import sys
 class Block:
     def find_spec(self, name, path=None, target=None):
         if name.split(".")[0] == "torch":
-            raise ImportError("No module named 'torch'")
+            raise ModuleNotFoundError("No module named 'torch'", name="torch")
 
 sys.meta_path.insert(0, Block())
 import sparsegen  # needs no torch
