@@ -31,7 +31,7 @@ def project_vjp(p: Tensor, v: Tensor, radius: Tensor, dim: int, want_radius: boo
 
 
 def entmax(x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    """Entmax along `dim`; `alpha` broadcasts to the rows. Rows that registers do not hold are plain operations' work."""
+    """Entmax along `dim`; `alpha` broadcasts to the rows. Rows that registers do not hold take plain operations."""
     if x.shape[dim] > BACK:
         return _plain.entmax(x, alpha, dim, mask)
     return forward(x, alpha.to(torch.float64), None, POWER, dim, mask, keep=False)[0]

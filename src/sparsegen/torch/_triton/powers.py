@@ -35,7 +35,7 @@ def sparse_log(w, gap):
 
 @triton.jit
 def shares(below, shift, gap):
-    """Entmax, not yet normed, of scores `below` the largest, and its slope in -shift; 3/2 and 2 by formulas of theirs."""
+    """Entmax, not yet normed, of scores `below` the largest, and its slope in -shift; 3/2 and 2 have their own form."""
     w, by = shift[:, None] + below, gap[:, None]
     inside = (by * w < 1.0) & (below < INF)
     w = tl.where(inside, w, 0.0)
