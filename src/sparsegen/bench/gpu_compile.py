@@ -117,7 +117,7 @@ def row_cases() -> Iterator[Case]:
     """Rows in registers: lengths and types, the rules, the transforms."""
     import triton.language as tl
 
-    from sparsegen.torch._triton import powers, rows
+    from sparsegen.torch._triton import launch, powers, rows
     from sparsegen.torch._triton.layout import BACK, REGISTERS, tile
 
     def case(kind: str, kernel: Any, dtype: str, n: int, transform: int, rule: int, mask: bool) -> Case:
@@ -132,7 +132,7 @@ def row_cases() -> Iterator[Case]:
             "STRIDED": False, "WIDE": wide, "ROWS": size.rows, "BLOCK": size.block,
         }  # fmt: skip
         what = f"{kind} {dtype} {size.rows}x{size.block}"
-        return Case(what + " mask" * mask, kernel, given, size.warps)
+        return Case(what + " mask" * mask, kernel, given, launch.warps_for(launch.Numbers(transform, rule), size))
 
     limits = {"project": REGISTERS, "vjp": BACK}
     both = (("project", rows.project_kernel), ("vjp", rows.vjp_kernel))
@@ -148,7 +148,7 @@ def row_cases() -> Iterator[Case]:
             yield case(f"{word} {transform}", kernel, "bf16", 4096, number, 0, False)
         yield case(f"{word} softmax", kernel, "bf16", BACK, 1, 3, False)
     for word, kernel in (("entmax", powers.power_kernel), ("entmax vjp", powers.power_vjp_kernel)):
-        for dtype, n in (("bf16", 1024), ("bf16", BACK), ("fp32", 4096)):
+        for dtype, n in (("bf16", 1024), ("bf16", launch.POWERS), ("fp32", launch.POWERS)):
             yield case(word, kernel, dtype, n, 0, -1, False)
 
 

@@ -12,7 +12,7 @@ from sparsegen._table.maps import Map
 from sparsegen.torch import _plain
 from sparsegen.torch._cpu import lead_shape
 from sparsegen.torch._triton import attention_launch as tiled
-from sparsegen.torch._triton.launch import LINEAR, POWER, Numbers, backward, forward
+from sparsegen.torch._triton.launch import LINEAR, POWER, POWERS, Numbers, backward, forward
 from sparsegen.torch._triton.layout import BACK
 
 # By sorting, which torch does well on every device; K log K, and nothing of size K x K.
@@ -32,14 +32,14 @@ def project_vjp(p: Tensor, v: Tensor, radius: Tensor, dim: int, want_radius: boo
 
 def entmax(x: Tensor, alpha: Tensor, dim: int, mask: Tensor | None) -> Tensor:
     """Entmax along `dim`; `alpha` broadcasts to the rows. Rows that registers do not hold take plain operations."""
-    if x.shape[dim] > BACK:
+    if x.shape[dim] > POWERS:
         return _plain.entmax(x, alpha, dim, mask)
     return forward(x, alpha.to(torch.float64), None, POWER, dim, mask, keep=False)[0]
 
 
 def entmax_vjp(p: Tensor, v: Tensor, alpha: Tensor, dim: int, want: bool) -> tuple[Tensor, Tensor]:
     """Gradients of scores and of the alpha of each row, given p and the upstream `v`."""
-    if p.shape[dim] > BACK:
+    if p.shape[dim] > POWERS:
         return _plain.entmax_vjp(p, v, alpha, dim, want)
     found = backward(p, v, None, alpha.to(torch.float64), None, None, POWER, dim, None)
     return found.scores, found.control

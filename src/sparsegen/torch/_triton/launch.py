@@ -15,6 +15,7 @@ from sparsegen.torch._triton.layout import (
     REGISTERS,
     Lines,
     Rows,
+    Tile,
     mask_lines,
     moved,
     per_row,
@@ -37,6 +38,12 @@ class Numbers(NamedTuple):
 
 LINEAR = Numbers()
 POWER = Numbers(rule=-1)  # entmax, whose control is alpha
+POWERS = 4096  # entries of a row that it keeps in registers
+
+
+def warps_for(which: Numbers, size: Tile) -> int:
+    """Powers have more live at once: twice the threads, so that nothing spills."""
+    return min(2 * size.warps, 16) if which == POWER else size.warps
 
 
 def wide_of(x: Tensor) -> Any:
@@ -75,7 +82,7 @@ def forward(
         *_masks(lines), step, heat_step,
         TRANSFORM=which.transform, RULE=which.rule, HAS_MASK=lines.given, KEEP=keep,
         STRIDED=walk.strided or out.strided, WIDE=wide_of(x), ROWS=size.rows, BLOCK=size.block,
-        num_warps=size.warps, **OPTIONS,
+        num_warps=warps_for(which, size), **OPTIONS,
     )  # fmt: skip
     return p, kept
 
@@ -121,7 +128,7 @@ def backward(
         *v_walk.steps, *z_walk.steps, *_masks(lines), step, heat_step,
         TRANSFORM=which.transform, RULE=which.rule, HAS_MASK=lines.given,
         STRIDED=any(w.strided for w in (walk, v_walk, z_walk)), WIDE=wide_of(p), ROWS=size.rows, BLOCK=size.block,
-        num_warps=size.warps, **OPTIONS,
+        num_warps=warps_for(which, size), **OPTIONS,
     )  # fmt: skip
     return Grads(grad, along, warm)
 
