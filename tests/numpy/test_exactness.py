@@ -209,3 +209,22 @@ def test_flushing_subnormal_numbers_changes_no_bit(storage, engine):
             got = answers()
         for one, other in zip(got, want):
             np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64], ids=lambda t: t.__name__)
+def test_a_lone_entry_may_be_the_lowest_number(dtype, engine):
+    for n in (1, 2, 5, 17, 70, 300, 5000):
+        x = np.full((3, n), -np.inf, dtype)
+        x[:, n // 2] = np.finfo(dtype).min
+        want = (x > -np.inf).astype(dtype)
+        for p in (sg.sparsemax(x), sg.sparsegen_lin(x, lam=0.5), sg.project(x, 1e-3), sg.entmax(x, alpha=2.0)):
+            np.testing.assert_array_equal(p, want)
+
+
+def test_small_shares_of_a_large_alpha_have_their_digits():
+    z = [0.00085721286003048, -0.00120097089828495, 0.00209018429934189, -0.0003005273327313, 0.00036918597421564]
+    z += [-0.00052415543663939, 0.00038489677153618]
+    # By bisection in 60 digits. A rounding of the scores moves an entry by p^(2 - alpha) of that: 1e7 eps of 0.002 here.
+    want = [0.18345735780723776, 0.00029339554405058746, 0.2145309088977103, 0.13927053778439655, 0.1676311664978292]
+    want += [0.12662822246298355, 0.1681884110057921]
+    np.testing.assert_allclose(sg.entmax(z, alpha=4), want, rtol=0, atol=4e-12)

@@ -227,22 +227,47 @@ inline PowerSums power_pass(double* below, int64_t& K, double s, double a, doubl
   return {shares.value(), slope.value()};
 }
 
-// The shift at which the shares of entries `below` the largest, n of them, sum to 1. `below` is written over.
+// The shift at which the shares of entries `below` the largest, n of them, sum to 1, for a <= 1. `below` is written over.
 inline double power_shift(double* below, int64_t n, double a) {
-  const double log_n = std::log(double(n));
-  double low = 0, high = a == 0 ? log_n : -std::expm1(-a * log_n) / a, s = 0;  // the shift of n equal entries
+  double s = 0;
   for (int pass = 1; pass < 2 * kMostPasses; ++pass) {
-    // The shift of a <= 1 only rises, and who has no share stays without.
-    const PowerSums found = power_pass(below, n, s, a, nullptr, a <= 1);
-    (found.shares > 1 ? low : high) = s;
+    // The shift only rises, and who has no share stays without.
+    const PowerSums found = power_pass(below, n, s, a, nullptr, true);
     const double log = std::log(found.shares), rise = a == 0 ? log : -std::expm1(-a * log) / a;
-    double next = s + rise * found.shares / found.slope;
-    if (a > 1 && (!(next > low && next < high) || pass % 4 == 0)) next = low + (high - low) / 2;
-    const double least = 0x1p-51 * (1 + s);
-    if (a > 1 ? high - low <= least : next - s <= least) break;
+    const double next = s + rise * found.shares / found.slope;
+    if (next - s <= 0x1p-51 * (1 + s)) break;
     s = next;
   }
   return s;
+}
+
+// For a > 1 shares are (t - a below)^(1/a), where t is the largest share's power: small shares are what is left of numbers as
+// small as t, so t has to have all its digits, which a shift near 1/a would not give it.
+inline PowerSums level_pass(const double* below, int64_t K, double t, double a, double* p) {
+  constexpr int W = kWidth<double>;
+  Total<double> shares, slope;
+  for (int64_t i = 0; i < K; i += W) {
+    const Vec<double> u = t - load(below + i) * a;
+    const Mask<double> in = u > Vec<double>{};
+    if (!p && !lane_bits<double>(in)) continue;
+    const Vec<double> share = keep<double>(in, vexp<double>(vlog<double>(select<double>(in, u, splat(1.0))) * (1 / a)));
+    if (p) store(p + i, share);
+    shares.add(lanes_sum(share)), slope.add(lanes_sum(keep<double>(in, share / u)));
+  }
+  return {shares.value(), slope.value() / a};
+}
+
+// Their sum rises with t, but not evenly: Newton's steps within a bracket that is halved, in ratio, every fourth time.
+inline double power_level(const double* below, int64_t n, double a) {
+  double low = std::max(std::exp(-a * std::log(double(n))), std::numeric_limits<double>::min()), high = 1, t = low;
+  for (int pass = 1; pass < 2 * kMostPasses && high - low > 0x1p-52 * high; ++pass) {
+    const PowerSums found = level_pass(below, n, t, a, nullptr);
+    (found.shares < 1 ? low : high) = t;
+    const double next = t + (1 - found.shares) / found.slope;
+    t = next > low && next < high && pass % 4 ? next : std::sqrt(low) * std::sqrt(high);
+    if (!(t > low && t < high)) break;
+  }
+  return high;
 }
 
 // Any alpha >= 1 but those with a way of their own; `wide` has room for K and a vector.
@@ -258,10 +283,12 @@ inline void entmax_any(const T* x, int64_t K, double alpha, T* p, double* wide) 
   };
   fill(wide);
   const int64_t n = std::remove(wide, wide + K, kInf<double>) - wide;
-  const double shift = power_shift(wide, n, alpha - 1);
+  store(wide + n, splat(kInf<double>));  // what fills the last vector has no share
+  const double a = alpha - 1, found = a > 1 ? power_level(wide, n, a) : power_shift(wide, n, a);
   fill(wide);
+  store(wide + K, splat(kInf<double>));
   int64_t all = K;
-  const double scale = 1 / power_pass(wide, all, shift, alpha - 1, wide, false).shares;
+  const double scale = 1 / (a > 1 ? level_pass(wide, K, found, a, wide) : power_pass(wide, all, found, a, wide, false)).shares;
   // A positive probability stays positive.
   for (int64_t i = 0; i < K; ++i)
     p[i] = std::max(T(wide[i] * scale), wide[i] > 0 ? std::numeric_limits<T>::denorm_min() : T(0));

@@ -73,7 +73,8 @@ class Group {
     for (unsigned tried = 0;;) {
       const unsigned sure = lane_bits<T>(settled()), hope = left & plain_ & finite_;
       // Where the number below the largest entry is more than r away, that entry is alone.
-      const Mask<T> far = sum_ > r_ + r_, alone = far & (count_ == splat(T(1))) & (tau_ == low_);
+      const Mask<T> far = sum_ > r_ + r_, below = low_ > splat(-kInf<T>);  // is there a number below the largest entry?
+      const Mask<T> alone = far & below & (count_ == splat(T(1))) & (tau_ == low_);
       const unsigned near = hope & lane_bits<T>(~far | alone);
       const Recipe<T> recipe(tau_, select<T>(alone, Vec<T>{}, step_), r_ * kRounding<T> / count_,
                              select<T>(alone, splat(T(1)) / sum_, scale_), count_);

@@ -416,7 +416,7 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true, open);
   double scale = r;
   threshold = double(cut.tau) + cut.rest;
-  if (cut.count == 1 && cut.sum > 2 * r) {  // the next lower number is more than r away: the largest entry is alone
+  if (cut.count == 1 && cut.sum > 2 * r && cut.sum < kInf<double>) {  // the next lower number is more than r away: the largest entry is alone
     threshold = double(top) - r;
     cut.rest = 0, scale = cut.sum;
   } else if (!(cut.count > 0 && cut.sum <= 2 * r)) {

@@ -7,7 +7,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
-from sparsegen._table.controls import CONTROLS, LOSS_CONDITIONS
+from sparsegen._table.controls import CONTROLS, LOSS_CONDITIONS, Control
 from sparsegen._table.losses import EXAMPLE, Loss
 from sparsegen._table.maps import Map
 
@@ -67,10 +67,15 @@ def _display(tex: str) -> list[str]:
 def _controls(m: Map, front: Front) -> Iterable[str]:
     for name in m.controls:
         control = CONTROLS[name]
-        kind = f"number or {front.array}, {control.condition.removeprefix('a ').replace('number', '').strip()}"
+        kind = f"number or {front.array}, {_range(control)}"
         kind += ", optional" if control.default is not None else ""
         yield _parameter(name, kind, control.text + " One for all rows, or one that broadcasts to the scores without "
                          "the class axis: per row, per head.")  # fmt: skip
+
+
+def _range(control: Control) -> str:
+    """The condition of a control without its noun: "below 1", "finite and at least 1"."""
+    return control.condition.removeprefix("a ").replace("finite number", "finite and").replace("number", "").strip()
 
 
 def map_doc(m: Map, front: Front) -> str:
@@ -191,7 +196,7 @@ def module_doc(m: Map, title: str) -> str:
 def _module_parameters(m: Map) -> Iterable[str]:
     for name in m.controls:
         control = CONTROLS[name]
-        kind = f"number, sequence or Tensor, {control.condition.removeprefix('a ').replace('number', '').strip()}"
+        kind = f"number, sequence or Tensor, {_range(control)}"
         yield _parameter(name, kind + (", optional" if control.default is not None else ""), control.text)
     if m.controls:
         yield _parameter("learnable", "bool", "Is the control a parameter? It stays inside its range.")

@@ -345,10 +345,12 @@ class SparseMultilabelClassifier(Prediction, ClassifierMixin, BaseEstimator):
             return
         what = "label" if self._form == "classes" else "labels"
         why = "" if self._W.any() else " (all weights are 0)"
+        other = (
+            "mapping='softmax'" if self.loss == "huber" else "loss='huber' with mapping='sparsemax', mapping='softmax'"
+        )
         warnings.warn(
-            f"the fit predicts the same {what} for all {n} rows, whose labels differ{why}. Try "
-            "loss='huber' with mapping='sparsemax', mapping='softmax', or a smaller alpha, and standardise the "
-            "features.",
+            f"the fit predicts the same {what} for all {n} rows, whose labels differ{why}. Try {other}, or a smaller "
+            "alpha, and standardise the features.",
             ConstantFitWarning,
             stacklevel=3,
         )

@@ -122,7 +122,7 @@ def sparse_attention(
         Broadcasts to the weights (..., heads, queries, keys). Boolean: True may attend. Floating point: added to the
         scores. A query that may attend to nothing gets zeros.
     dropout_p : float
-        Each weight is taken with this probability; those that stay are divided by 1 - dropout_p.
+        Each weight is set to 0 with this probability; those that stay are divided by 1 - dropout_p.
     is_causal : bool
         Query i attends to the keys 0 to i. Not together with ``attn_mask``.
     mapping : str or Module
