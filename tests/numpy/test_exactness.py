@@ -224,7 +224,7 @@ def test_a_lone_entry_may_be_the_lowest_number(dtype, engine):
 def test_small_shares_of_a_large_alpha_have_their_digits():
     z = [0.00085721286003048, -0.00120097089828495, 0.00209018429934189, -0.0003005273327313, 0.00036918597421564]
     z += [-0.00052415543663939, 0.00038489677153618]
-    # By bisection in 60 digits. A rounding of the scores moves an entry by p^(2 - alpha) of that: 1e7 eps of 0.002 here.
+    # By bisection in 60 digits. A rounding of the scores moves an entry by p^(2 - alpha) of it: 1e7 eps of 0.002.
     want = [0.18345735780723776, 0.00029339554405058746, 0.2145309088977103, 0.13927053778439655, 0.1676311664978292]
     want += [0.12662822246298355, 0.1681884110057921]
     np.testing.assert_allclose(sg.entmax(z, alpha=4), want, rtol=0, atol=4e-12)

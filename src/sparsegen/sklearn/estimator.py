@@ -345,9 +345,8 @@ class SparseMultilabelClassifier(Prediction, ClassifierMixin, BaseEstimator):
             return
         what = "label" if self._form == "classes" else "labels"
         why = "" if self._W.any() else " (all weights are 0)"
-        other = (
-            "mapping='softmax'" if self.loss == "huber" else "loss='huber' with mapping='sparsemax', mapping='softmax'"
-        )
+        huber = self.mapping == "sparsemax" and self.loss in ("auto", "huber")
+        other = "mapping='softmax'" if huber else "loss='huber' with mapping='sparsemax', mapping='softmax'"
         warnings.warn(
             f"the fit predicts the same {what} for all {n} rows, whose labels differ{why}. Try {other}, or a smaller "
             "alpha, and standardise the features.",
