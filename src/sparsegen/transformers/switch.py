@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from fnmatch import fnmatchcase
 from functools import cache, wraps
 from typing import Any
@@ -121,7 +121,7 @@ def sparsify(
         Is the control of the map trained, one for each head?
     **controls
         ``lam``, ``q``, ``temperature`` or ``alpha``: a number, one for each head, or a dict from patterns of module
-        names to either.
+        names to either; the first that fits counts, and ``"*"`` is the rest.
 
     Returns
     -------
@@ -151,6 +151,7 @@ def sparsify(
         warnings.warn(
             f"sparsegen: these modules have attention of their own and keep softmax: {', '.join(deaf)}.", stacklevel=2
         )
+    _check_patterns(controls, chosen)
     made = {name: _made(name, module, mapping, learnable, controls) for name, module in chosen.items()}
     before = getattr(model.config, NAME, None) or {"before": model.config._attn_implementation}
     for name, module in chosen.items():
@@ -161,14 +162,29 @@ def sparsify(
     return list(chosen)
 
 
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatchcase(name, pattern) or fnmatchcase(name + ".", pattern)
+
+
+def _check_patterns(controls: dict[str, Any], names: Iterable[str]) -> None:
+    """Every pattern of a control names a module, and every module is named."""
+    for control, given in controls.items():
+        if not isinstance(given, Mapping):
+            continue
+        for pattern in given:
+            if not any(_fits(name, pattern) for name in names):
+                checks.fail(ValueError, control, "a dict of patterns that name modules to be switched", repr(pattern))
+        for name in names:
+            if not any(_fits(name, pattern) for pattern in given):
+                condition = 'a dict that has a pattern for every module ("*" is the rest)'
+                checks.fail(ValueError, control, condition, f"none for {name}")
+
+
 def _made(name: str, module: nn.Module, mapping: str, learnable: bool, controls: dict[str, Any]) -> SparseControls:
     def of_module(given: Any) -> Any:
         if not isinstance(given, Mapping):
             return given
-        fits = (
-            value for pattern, value in given.items() if fnmatchcase(name, pattern) or fnmatchcase(name + ".", pattern)
-        )
-        return next(fits, None)
+        return next(value for pattern, value in given.items() if _fits(name, pattern))
 
     return SparseControls(_heads(module), mapping, learnable, **{k: of_module(v) for k, v in controls.items()})
 
