@@ -28,7 +28,7 @@ demo: $(STAMP)
 	@echo '  $(BIN)/sparsegen translate demo/translation/runs/numbers-fr-en-small-sparsegen_lin-0.75-0-full-v2/best.pt'
 
 test: $(STAMP)
-	$(MAKE) --output-sync=target -j2 lint fuzz-quickly
+	$(MAKE) --no-print-directory --output-sync=target -j2 lint fuzz-quickly
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow' --cov --cov-report=term-missing:skip-covered
 
 test-slow: $(STAMP)
@@ -52,8 +52,8 @@ sanitize:
 
 # A bounded run of both drivers: the kernel under the sanitizers where the compiler has them.
 fuzz-quickly: $(STAMP)
-	@if $(MAKE) -s -C fuzz can-sanitize; \
-	then $(MAKE) -s -j2 -C fuzz asan && $(KERNEL)/asan/kernel --seconds 18; \
+	@if $(MAKE) -s --no-print-directory -C fuzz can-sanitize; \
+	then $(MAKE) -s --no-print-directory -C fuzz asan && $(KERNEL)/asan/kernel --seconds 18; \
 	else echo "the compiler has no sanitizers (Debian: libasan, libubsan, libtsan): the kernel is not run under them"; fi
 	$(BIN)/python fuzz/front_ends.py --seconds 18
 
