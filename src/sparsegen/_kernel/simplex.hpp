@@ -551,6 +551,21 @@ inline T fold_halves(const void* from) {
   }
 }
 
+// sum += x, and what rounding took goes to `rest`.
+template <class V>
+inline void add_exactly(V& sum, V& rest, V x) {
+  const V total = sum + x, part = total - sum;
+  rest += (sum - (total - part)) + (x - part), sum = total;
+}
+
+// The same of doubles, with what rounding took, and more of that, added at the end.
+template <int N>
+inline double fold_exactly(const double* from, const double* more) {
+  double sum = 0, rest = 0;
+  for (int i = 0; i < N; ++i) add_exactly(sum, rest, from[i]), rest += more[i];
+  return std::isfinite(rest) ? sum + rest : sum;
+}
+
 // Mean over the entries that are not -inf, and their number. NaN and +inf come through.
 template <class T>
 inline double mean_row(const T* x, int64_t K, double& count) {
@@ -561,10 +576,17 @@ inline double mean_row(const T* x, int64_t K, double& count) {
   typedef Word Words __attribute__((vector_size(lanes * sizeof(T))));
   typedef double Sums __attribute__((vector_size(lanes * sizeof(double))));
   Sums sums{};
+  [[maybe_unused]] Sums lost{};
   Words closed{};
   const auto add = [&](const Entries& v) {
     const Words hidden = v == -kInf<T>;
-    sums += __builtin_convertvector((Entries)((Words)v & ~hidden), Sums);
+    const Sums seen = __builtin_convertvector((Entries)((Words)v & ~hidden), Sums);
+    if constexpr (sizeof(T) == 8) {  // of floats a sum of doubles has its digits as it is
+      const Sums total = sums + seen, part = total - sums;
+      lost += (sums - (total - part)) + (seen - part), sums = total;
+    } else {
+      sums += seen;
+    }
     closed += hidden;  // -1 where it is
   };
   int64_t i = 0;
@@ -578,7 +600,14 @@ inline double mean_row(const T* x, int64_t K, double& count) {
       part[j] = left >= (j + 1) * W ? load(x + i + j * W) : left > j * W ? load_closed(x + i + j * W, left - j * W) : splat(-kInf<T>);
     std::memcpy(&v, part, sizeof v), add(v);
   }
-  const double sum = fold_halves<lanes, double>(&sums);
+  double sum;
+  if constexpr (sizeof(T) == 8) {
+    double each[lanes], more[lanes];
+    std::memcpy(each, &sums, sizeof each), std::memcpy(more, &lost, sizeof more);
+    sum = fold_exactly<lanes>(each, more);
+  } else {
+    sum = fold_halves<lanes, double>(&sums);
+  }
   count = double(K + int64_t(fold_halves<lanes, Word>(&closed)) + (left ? lanes - left : 0));
   if (count == 0) return 0;
   if (std::isfinite(sum)) return sum / count;
