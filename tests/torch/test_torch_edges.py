@@ -343,6 +343,11 @@ def test_nothing_to_map_gives_a_control_the_gradient_zero(name, scores_learn, sh
         assert torch.equal(again, torch.zeros_like(start))
 
 
+def test_an_entry_that_cannot_move_has_no_gradient_however_steep_its_transform():
+    z = torch.tensor([[4e-40]], requires_grad=True)  # 1/z is infinite in float32
+    assert torch.equal(torch.autograd.grad(sgt.sparsegen_log(z, lam=-5000.0).sum(), z)[0], torch.zeros(1, 1))
+
+
 @pytest.mark.parametrize("per_row", [False, True])
 def test_a_uniform_map_has_no_gradient_however_steep_its_transform(per_row):
     z = torch.tensor([[5e-324, 1.0, 2.0], [1e-310, 1e-3, 0.5]], dtype=torch.float64, requires_grad=True)

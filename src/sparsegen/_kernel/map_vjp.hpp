@@ -143,7 +143,8 @@ class MapVjp {
       if (shares_) on = z > hidden;  // where the threshold is 0, entries that are 0 move with the others
       Vec<T> x = keep<T>(on, (get(row_.v + at) - mean) * by);
       if (everywhere) x += more;
-      write(row_.g + at, keep<T>((everywhere ? z > hidden : on), x * slope(z)));
+      // What does not move has no gradient, however steep the transform is there: 0 times infinity is no number.
+      write(row_.g + at, keep<T>((everywhere ? z > hidden : on) & (x != Vec<T>{}), x * slope(z)));
     });
   }
 
