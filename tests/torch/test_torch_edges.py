@@ -346,6 +346,9 @@ def test_nothing_to_map_gives_a_control_the_gradient_zero(name, scores_learn, sh
 def test_an_entry_that_cannot_move_has_no_gradient_however_steep_its_transform():
     z = torch.tensor([[4e-40]], requires_grad=True)  # 1/z is infinite in float32
     assert torch.equal(torch.autograd.grad(sgt.sparsegen_log(z, lam=-5000.0).sum(), z)[0], torch.zeros(1, 1))
+    z = torch.tensor([[4e-40, 1.0]], requires_grad=True)
+    grad = torch.autograd.grad(sgt.sparsegen_log(z, lam=-5000.0)[0, 0], z)[0]
+    torch.testing.assert_close(grad, torch.tensor([[0.5 / 5001 / z[0, 0].item(), -0.5 / 5001]]), rtol=1e-5, atol=0)
 
 
 @pytest.mark.parametrize("per_row", [False, True])

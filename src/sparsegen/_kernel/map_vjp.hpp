@@ -110,29 +110,30 @@ class MapVjp {
     switch (job_.transform) {
       case Transform::lin: {
         const T unit = job_.rule == Rule::total ? T(row_.base) : T(1);
-        return write_with([=](Vec<T>) { return splat(unit); });
+        return write_with([=](Vec<T> x, Vec<T>) { return x * unit; });
       }
       case Transform::exp: {
         const Vec<T> top = splat(T(row_.base));
         const bool cooled = job_.rule == Rule::total;
         const Vec<T> by = splat(cooled ? std::max(T(row_.second), std::numeric_limits<T>::min()) : T(1));
-        return write_with([=](Vec<T> z) { return vexp<T>((z - top) / by) / by; });
+        return write_with([=](Vec<T> x, Vec<T> z) { return x * (vexp<T>((z - top) / by) / by); });
       }
       case Transform::sq: {
         const Vec<T> unit = splat(T(row_.base));
-        return write_with([=](Vec<T> z) { return T(2) * (z * unit) * unit; });
+        return write_with([=](Vec<T> x, Vec<T> z) { return x * (T(2) * (z * unit) * unit); });
       }
-      case Transform::log: return write_with([](Vec<T> z) { return T(1) / z; });
+      case Transform::log: return write_with([](Vec<T> x, Vec<T> z) { return x / z; });  // 1 / z may be infinite
     }
   }
 
-  template <class Slope>
-  void write_with(Slope&& slope) {
-    stream_ ? write_past<true>(slope) : write_past<false>(slope);
+  // steep(x, z): x times the derivative of the transform at z.
+  template <class F>
+  void write_with(F&& steep) {
+    stream_ ? write_past<true>(steep) : write_past<false>(steep);
   }
 
-  template <bool stream, class Slope>
-  void write_past(Slope&& slope) {
+  template <bool stream, class F>
+  void write_past(F&& steep) {
     const T scale = constant() ? T(0) : vjp_scale<T>(row_.radius), shared = T(common());
     const Vec<T> mean = splat(mean_), by = splat(scale), more = splat(shared), hidden = splat(-kInf<T>);
     const bool everywhere = shared != 0, all = everywhere || shares_;
@@ -144,7 +145,7 @@ class MapVjp {
       Vec<T> x = keep<T>(on, (get(row_.v + at) - mean) * by);
       if (everywhere) x += more;
       // What does not move has no gradient, however steep the transform is there: 0 times infinity is no number.
-      write(row_.g + at, keep<T>((everywhere ? z > hidden : on) & (x != Vec<T>{}), x * slope(z)));
+      write(row_.g + at, keep<T>((everywhere ? z > hidden : on) & (x != Vec<T>{}), steep(x, z)));
     });
   }
 
