@@ -551,21 +551,6 @@ inline T fold_halves(const void* from) {
   }
 }
 
-// sum += x, and what rounding took goes to `rest`.
-template <class V>
-inline void add_exactly(V& sum, V& rest, V x) {
-  const V total = sum + x, part = total - sum;
-  rest += (sum - (total - part)) + (x - part), sum = total;
-}
-
-// The same of doubles, with what rounding took, and more of that, added at the end.
-template <int N>
-inline double fold_exactly(const double* from, const double* more) {
-  double sum = 0, rest = 0;
-  for (int i = 0; i < N; ++i) add_exactly(sum, rest, from[i]), rest += more[i];
-  return std::isfinite(rest) ? sum + rest : sum;
-}
-
 // Mean over the entries that are not -inf, and their number. NaN and +inf come through.
 template <class T>
 inline double mean_row(const T* x, int64_t K, double& count) {
@@ -602,9 +587,9 @@ inline double mean_row(const T* x, int64_t K, double& count) {
   }
   double sum;
   if constexpr (sizeof(T) == 8) {
-    double each[lanes], more[lanes];
-    std::memcpy(each, &sums, sizeof each), std::memcpy(more, &lost, sizeof more);
-    sum = fold_exactly<lanes>(each, more);
+    Twice all{0, 0};
+    for (int j = 0; j < lanes; ++j) all = all.plus({sums[j], lost[j]});
+    sum = all.value();
   } else {
     sum = fold_halves<lanes, double>(&sums);
   }
