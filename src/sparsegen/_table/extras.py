@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 
 def advice(extra: str) -> str:
@@ -15,7 +15,11 @@ def advice(extra: str) -> str:
     return f"pip install -e '.[{extra}]' in a clone of sparsegen"
 
 
-def missing(what: str, packages: str | None, extra: str) -> ImportError:
+class FrontEndMissing(ImportError):
+    """A front end cannot be imported: whoever asked for it has the better word."""
+
+
+def missing(what: str, packages: str | None, extra: str, kind: type[ImportError] = ImportError) -> ImportError:
     """Make the error that says which extra of this project brings a package.
 
     Parameters
@@ -26,20 +30,22 @@ def missing(what: str, packages: str | None, extra: str) -> ImportError:
         What could not be imported, such as the name in an ImportError.
     extra : str
         The extra of pyproject.toml that has it.
+    kind : type
+        Of the error.
 
     Examples
     --------
     >>> print(missing("training", "torch", "torch"))
     sparsegen: training needs torch, which is not installed: pip install -e '.[torch]' in a clone of sparsegen.
     """
-    return ImportError(
+    return kind(
         f"sparsegen: {what} needs {packages or 'a package'}, which is not installed: {advice(extra)}.",
         name=packages,
     )
 
 
 @contextmanager
-def needed(what: str, extra: str) -> Iterator[None]:
+def needed(what: str, extra: str, kind: type[ImportError] = ImportError) -> Iterator[None]:
     """Within it, an import that fails says what to install.
 
     Examples
@@ -53,10 +59,14 @@ def needed(what: str, extra: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        # It says so already; but where a front end says it of itself, what was asked for is the better word.
-        if str(error).startswith("sparsegen:") and not str(error).startswith("sparsegen: sparsegen."):
+        if str(error).startswith("sparsegen:") and not isinstance(error, FrontEndMissing):  # it says so already
             raise
         cause: BaseException = error
         while isinstance(cause.__cause__, ImportError):
             cause = cause.__cause__
-        raise missing(what, getattr(cause, "name", None), extra) from error
+        raise missing(what, getattr(cause, "name", None), extra, kind) from error
+
+
+def front_end(extra: str) -> AbstractContextManager[None]:
+    """Within it, the package that a front end of this name stands on is imported."""
+    return needed(f"sparsegen.{extra}", extra, FrontEndMissing)

@@ -10,9 +10,9 @@
 
 from typing import Any
 
-from sparsegen._table.extras import needed as _needed
+from sparsegen._table.extras import front_end as _front_end
 
-with _needed("sparsegen.jax", "jax"):
+with _front_end("jax"):
     import jax as _jax  # noqa: F401
 
 from sparsegen.jax._apply import Info

@@ -1,8 +1,8 @@
 """A scikit-learn classifier of label sets."""
 
-from sparsegen._table.extras import needed as _needed
+from sparsegen._table.extras import front_end as _front_end
 
-with _needed("sparsegen.sklearn", "sklearn"):
+with _front_end("sklearn"):
     import sklearn.base  # noqa: F401
 
 from sparsegen.sklearn.dials import best_threshold

@@ -10,9 +10,9 @@ tensor([ 1., -1.,  0.])
 
 from typing import TYPE_CHECKING, Any
 
-from sparsegen._table.extras import needed as _needed
+from sparsegen._table.extras import front_end as _front_end
 
-with _needed("sparsegen.torch", "torch"):
+with _front_end("torch"):
     import torch as _torch  # noqa: F401
 
 from sparsegen.torch._apply import Info

@@ -11,9 +11,9 @@
 torch.Size([1, 5, 32])
 """
 
-from sparsegen._table.extras import needed as _needed
+from sparsegen._table.extras import front_end as _front_end
 
-with _needed("sparsegen.transformers", "transformers"):
+with _front_end("transformers"):
     import transformers as _transformers  # noqa: F401
 
 from sparsegen.transformers.calibration import calibrate
