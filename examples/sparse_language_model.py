@@ -2,7 +2,7 @@
 
     python examples/sparse_language_model.py [--steps 400] [--figure loss.svg] [--out results.json]
 
-The text is the help of Python itself (pydoc's topics), so nothing is downloaded. Takes about two minutes on two cores.
+The text is the help of Python itself (pydoc's topics), so nothing is downloaded. Takes some minutes.
 """
 
 from __future__ import annotations

@@ -378,7 +378,8 @@ def test_heatmaps_show_one_sentence_under_several_maps(smoke):
 
 
 def test_a_sample_without_words_is_drawn_too():
-    figures.heatmaps([figures.Heatmap("sparsemax", ["a", "b"], [], [])])
+    axes = figures.heatmaps([figures.Heatmap("sparsemax", ["a", "b"], [], [])]).axes
+    assert axes[0].get_title() == "sparsemax: no words"
 
 
 def test_curves_have_a_line_for_each_map(smoke):
