@@ -32,7 +32,7 @@ test: $(STAMP)
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow' --cov --cov-report=term-missing:skip-covered
 
 test-slow: $(STAMP)
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m slow
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'slow or hypothesis' --hypothesis-profile thorough
 
 lint: $(STAMP)
 	$(BIN)/ruff check .

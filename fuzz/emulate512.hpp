@@ -158,6 +158,16 @@ SPARSEGEN_CALLED V permute(V a, V which, V b) {
   return v;
 }
 
+// Bytes of the lower lanes, one for each lane of V.
+template <class V>
+inline __m512i widened_bytes(__m128i bytes) {
+  uint8_t from[16];
+  std::memcpy(from, &bytes, sizeof bytes);
+  V v;
+  for (int i = 0; i < kLanes<V>; ++i) v[i] = from[i];
+  return (__m512i)v;
+}
+
 inline __m512i widened(__m256i low) {
   __m512i v{};
   std::memcpy(&v, &low, sizeof low);
@@ -220,6 +230,8 @@ inline __m256i extracted(__m512i v, int at) {
 #define _mm512_permutex2var_epi64 emulate512::permute<__m512i>
 #undef _mm512_setr_epi64
 #define _mm512_setr_epi64(...) ((__m512i)emulate512::Int8{__VA_ARGS__})
+#define _mm512_cvtepu8_epi32 emulate512::widened_bytes<emulate512::Int16>
+#define _mm512_cvtepu8_epi64 emulate512::widened_bytes<emulate512::Int8>
 #define _mm512_castsi256_si512 emulate512::widened
 #define _mm512_castsi512_si256(v) emulate512::extracted(v, 0)
 #define _mm512_inserti64x4 emulate512::inserted

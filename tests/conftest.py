@@ -7,7 +7,8 @@ import sparsegen as sg
 from sparsegen import _core
 from sparsegen._table.maps import MAPS
 
-settings.register_profile("sparsegen", deadline=None, derandomize=True, max_examples=100)
+settings.register_profile("sparsegen", deadline=None, derandomize=True, max_examples=50)
+settings.register_profile("thorough", parent=settings.get_profile("sparsegen"), max_examples=500)  # make test-slow
 settings.load_profile("sparsegen")
 
 
@@ -18,6 +19,10 @@ COMPILED = ("jax", "torch/_triton", "torch/test_torch_compile.py", "torch/test_o
 assert set(KINDS) <= set(MAPS)
 
 
+COVERED = 6  # cases of a test that are watched for coverage, which makes Python half as fast
+UNWATCHED = pytest.StashKey()
+
+
 def pytest_collection_modifyitems(items):
     folders = tuple(str(Path(__file__).parent / part) for part in COMPILED)
     for item in items:
@@ -25,6 +30,31 @@ def pytest_collection_modifyitems(items):
         maps = [value for value in given if isinstance(value, str) and value in MAPS]
         if str(item.path).startswith(folders) and maps and not set(maps) & set(KINDS):
             item.add_marker(pytest.mark.slow)
+    for cases in _by_test(items).values():
+        step = -(-len(cases) // COVERED)
+        for i, item in enumerate(cases):
+            item.stash[UNWATCHED] = i % step > 0  # those that are watched are spread over all
+
+
+def _by_test(items):
+    """The cases of each test that has several."""
+    found = {}
+    for item in items:
+        if hasattr(item, "callspec"):
+            found.setdefault((item.path, item.cls, item.originalname), []).append(item)
+    return found
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item):
+    coverage = item.config.pluginmanager.getplugin("_cov")
+    if coverage is None or coverage.cov_controller is None or not item.stash.get(UNWATCHED, False):
+        return (yield)
+    coverage.cov_controller.pause()
+    try:
+        return (yield)
+    finally:
+        coverage.cov_controller.resume()
 
 
 @pytest.fixture(params=_core.engines())

@@ -370,7 +370,7 @@ def test_workers_look_where_the_sweep_of_the_moment_does(monkeypatch, engine):
         assert {(row[folders.DATA_VARIABLE], row[folders.RUNS_VARIABLE]) for row in found} == {(place, place)}
         seen.append({row["worker"] for row in found})
     if engine == "joblib":
-        assert seen[0] & seen[1]  # else nothing was tried
+        assert len(set.union(*seen)) <= 2  # so one of them worked for two sweeps; else nothing was tried
     assert os.getpid() not in set.union(*seen)
 
 

@@ -136,9 +136,9 @@ JS = """(cases) => {
 
 
 @browsers.in_browser
-def test_a_thousand_random_cases_are_as_in_numpy(visit):
+def test_hundreds_of_random_cases_are_as_in_numpy(visit):
     rng = np.random.default_rng(0)
-    cases = [random_case(rng) for _ in range(1000)]
+    cases = [random_case(rng) for _ in range(300)]
     spelled = [[z.tolist(), {k: "Infinity" if v == np.inf else v for k, v in c.items()}] for z, c in cases]
     answers = visit().evaluate(JS, spelled)
     compared = 0
@@ -147,7 +147,7 @@ def test_a_thousand_random_cases_are_as_in_numpy(visit):
             expected = by_library(name, z, controls)
             assert same(answer[name], expected, abs(z).max()), (name, z.tolist(), controls, answer[name], expected)
             compared += expected is not None
-    assert compared > 10_000  # most cases are inside the domains
+    assert compared > 3000  # most cases are inside the domains
 
 
 @browsers.in_browser
@@ -312,8 +312,15 @@ def test_scores_come_and_go(visit):
 
 
 @browsers.in_browser
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [375, 1200])
+@pytest.mark.parametrize(
+    ("width", "scheme"),
+    [
+        (375, "dark"),
+        (1200, "light"),
+        pytest.param(375, "light", marks=pytest.mark.slow),
+        pytest.param(1200, "dark", marks=pytest.mark.slow),
+    ],
+)
 def test_no_layout_breaks_and_axe_finds_nothing(visit, width, scheme):
     many = "123456.75,-99999.5,0.001,1,2,3,4,5,6,7,8,-9"
     page = visit({"z": many, "lam": "-123456.789"}, viewport={"width": width, "height": 800}, color_scheme=scheme)

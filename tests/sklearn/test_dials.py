@@ -24,7 +24,7 @@ def labelled(rng, n=7, K=5):
 @pytest.mark.parametrize("always", [False, True])
 def test_the_best_cut_is_the_best_of_all(metric, always):
     rng = np.random.default_rng(0)
-    for _ in range(40):
+    for _ in range(15):
         Y, P, weight = labelled(rng), rng.integers(0, 9, (7, 5)) / 16, rng.integers(1, 4, 7).astype(float)
         keys = sp.csr_array(P)
         if always:

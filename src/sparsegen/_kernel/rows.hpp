@@ -148,14 +148,10 @@ inline const uint8_t* mask_of(const J& job, int64_t row) {
 template <class T>
 inline void hide_row(const T* x, const uint8_t* mask, int64_t K, T* to) {
   constexpr int W = kWidth<T>;
-  typedef uint8_t Bytes __attribute__((vector_size(W)));
-  const Vec<T> hidden = splat(-kInf<T>);
+  const auto hide = [=](int64_t k) { store(to + k, select<T>(open_lanes<T>(mask + k), load(x + k), splat(-kInf<T>))); };
   int64_t k = 0;
-  for (; k + W <= K; k += W) {
-    Bytes bytes;
-    std::memcpy(&bytes, mask + k, sizeof bytes);
-    store(to + k, select<T>(__builtin_convertvector(bytes, Mask<T>) != Mask<T>{}, load(x + k), hidden));
-  }
+  for (; k + W <= K; k += W) hide(k);
+  if (k < K && K >= W) return hide(K - W);  // some for the second time
   for (; k < K; ++k) to[k] = mask[k] ? x[k] : -kInf<T>;
 }
 

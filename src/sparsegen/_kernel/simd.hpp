@@ -155,6 +155,30 @@ inline void store_part(T* p, Vec<T> v, int n) {
 #endif
 }
 
+// -1 in the lanes whose byte is not 0. (The extension has a word for it that GCC makes a scalar of for each lane.)
+template <class T>
+inline Mask<T> open_lanes(const uint8_t* bytes) {
+  [[maybe_unused]] int64_t few;
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return (Mask<T>)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)bytes)) != Mask<T>{};
+  std::memcpy(&few, bytes, sizeof few);
+  return (Mask<T>)_mm512_cvtepu8_epi64(_mm_cvtsi64_si128(few)) != Mask<T>{};
+#elif defined(__AVX2__)
+  if constexpr (sizeof(T) == 4) {
+    std::memcpy(&few, bytes, sizeof few);
+    return (Mask<T>)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(few)) != Mask<T>{};
+  } else {
+    int32_t four;
+    std::memcpy(&four, bytes, sizeof four);
+    return (Mask<T>)_mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four)) != Mask<T>{};
+  }
+#else
+  Mask<T> mask;
+  for (int i = 0; i < kWidth<T>; ++i) mask[i] = bytes[i] ? -1 : 0;
+  return mask;
+#endif
+}
+
 template <class T>
 inline Vec<T> splat(T value) {
   return value - Vec<T>{};

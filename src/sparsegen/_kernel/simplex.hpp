@@ -184,17 +184,19 @@ inline bool is_rounding(double step, T tau, double r, int64_t count) {
 // An empty cut says that no set was found.
 template <class T>
 inline Cut<T> newton(const Row<T>& row, T tau, T low, double r, int64_t last = -1) {
+  Cut<T> cut{low, 0, 0, 0};
   for (int pass = 0, steps = 0; pass < kMostPasses; ++pass) {
     const Excess e = excess(row, tau);
     if (e.count == 0) {
+      if (steps > 0) return cut;  // the radius is lost in the rounding of a step between the largest numbers of the row
       if (!(tau > low)) break;
-      tau = low, last = -1, steps = 0;
+      tau = low, last = -1;
       continue;
     }
     const double step = (e.sum - r) / double(e.count);
     const T next = add_down(tau, step);
-    if (e.count == last || next == tau || (steps > 1 && e.count > last && is_rounding(step, tau, r, e.count)))
-      return {tau, step, e.sum, e.count};
+    cut = {tau, step, e.sum, e.count};
+    if (e.count == last || next == tau || (steps > 1 && e.count > last && is_rounding(step, tau, r, e.count))) return cut;
     last = e.count, ++steps;
     tau = std::max(next, low);
   }
@@ -554,46 +556,47 @@ inline T fold_halves(const void* from) {
 // Mean over the entries that are not -inf, and their number. NaN and +inf come through.
 template <class T>
 inline double mean_row(const T* x, int64_t K, double& count) {
-  // Sixteen sums on every instruction set: the mean has the same bits on all of them.
-  constexpr int lanes = 16;
-  typedef T Entries __attribute__((vector_size(lanes * sizeof(T))));
+  // Sixteen sums on every instruction set: the mean has the same bits on all of them. As many vectors as they need, each a
+  // variable of its own: wider ones than the machine's would be kept in memory.
+  constexpr int lanes = 16, W = kWidth<T>, D = kWidth<double>, parts = lanes / D;
+  typedef T Part __attribute__((vector_size(D * sizeof(T))));
   typedef std::conditional_t<sizeof(T) == 4, int32_t, int64_t> Word;
-  typedef Word Words __attribute__((vector_size(lanes * sizeof(T))));
-  typedef double Sums __attribute__((vector_size(lanes * sizeof(double))));
-  Sums sums{};
-  [[maybe_unused]] Sums lost{};
-  Words closed{};
-  const auto add = [&](const Entries& v) {
-    const Words hidden = v == -kInf<T>;
-    const Sums seen = __builtin_convertvector((Entries)((Words)v & ~hidden), Sums);
-    if constexpr (sizeof(T) == 8) {  // of floats a sum of doubles has its digits as it is
-      const Sums total = sums + seen, part = total - sums;
-      lost += (sums - (total - part)) + (seen - part), sums = total;
-    } else {
-      sums += seen;
-    }
-    closed += hidden;  // -1 where it is
-  };
+  typedef Word Words __attribute__((vector_size(D * sizeof(T))));
+  Vec<double> sums[parts] = {};
+  [[maybe_unused]] Vec<double> lost[parts] = {};
+  Words closed[parts] = {};
   int64_t i = 0;
-  Entries v;
-  for (; i + lanes <= K; i += lanes) std::memcpy(&v, x + i, sizeof v), add(v);
-  const int left = int(K - i);
-  if (left) {
-    constexpr int W = kWidth<T>;
-    Vec<T> part[lanes / W];  // by vectors: a wide load of what was stored in pieces waits for them
-    for (int j = 0; j < lanes / W; ++j)
-      part[j] = left >= (j + 1) * W ? load(x + i + j * W) : left > j * W ? load_closed(x + i + j * W, left - j * W) : splat(-kInf<T>);
-    std::memcpy(&v, part, sizeof v), add(v);
+  const int left = int(K % lanes);
+  T last[lanes];  // stored by vectors: a wide load of what was stored in pieces waits for them
+  for (int j = 0; left && j < lanes; j += W) {
+    const T* const at = x + (K - left) + j;
+    store(last + j, left >= j + W ? load(at) : left > j ? load_closed(at, left - j) : splat(-kInf<T>));
+  }
+  for (const T* from = x; i < K; i += lanes, from += lanes) {
+    const T* const entries = i + lanes <= K ? from : last;
+    for (int j = 0; j < parts; ++j) {
+      Part v;
+      std::memcpy(&v, entries + j * D, sizeof v);
+      const Words hidden = v == -kInf<T>;
+      const Vec<double> seen = __builtin_convertvector((Part)((Words)v & ~hidden), Vec<double>);
+      if constexpr (sizeof(T) == 8) {  // of floats a sum of doubles has its digits as it is
+        const Vec<double> total = sums[j] + seen, part = total - sums[j];
+        lost[j] += (sums[j] - (total - part)) + (seen - part), sums[j] = total;
+      } else {
+        sums[j] += seen;
+      }
+      closed[j] += hidden;  // -1 where it is
+    }
   }
   double sum;
   if constexpr (sizeof(T) == 8) {
     Twice all{0, 0};
-    for (int j = 0; j < lanes; ++j) all = all.plus({sums[j], lost[j]});
+    for (int j = 0; j < lanes; ++j) all = all.plus({sums[j / D][j % D], lost[j / D][j % D]});
     sum = all.value();
   } else {
-    sum = fold_halves<lanes, double>(&sums);
+    sum = fold_halves<lanes, double>(sums);
   }
-  count = double(K + int64_t(fold_halves<lanes, Word>(&closed)) + (left ? lanes - left : 0));
+  count = double(K + int64_t(fold_halves<lanes, Word>(closed)) + (left ? lanes - left : 0));
   if (count == 0) return 0;
   if (std::isfinite(sum)) return sum / count;
   double mean = 0;  // the sum overflowed, or an entry is not finite
