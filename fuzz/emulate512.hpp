@@ -168,6 +168,15 @@ inline __m512i widened_bytes(__m128i bytes) {
   return (__m512i)v;
 }
 
+inline __m128i load_bytes(unsigned bits, const void* from) {
+  uint8_t bytes[16] = {};
+  for (int i = 0; i < 16; ++i)
+    if (bits >> i & 1) bytes[i] = static_cast<const uint8_t*>(from)[i];
+  __m128i v;
+  std::memcpy(&v, bytes, sizeof v);
+  return v;
+}
+
 inline __m512i widened(__m256i low) {
   __m512i v{};
   std::memcpy(&v, &low, sizeof low);
@@ -230,6 +239,7 @@ inline __m256i extracted(__m512i v, int at) {
 #define _mm512_permutex2var_epi64 emulate512::permute<__m512i>
 #undef _mm512_setr_epi64
 #define _mm512_setr_epi64(...) ((__m512i)emulate512::Int8{__VA_ARGS__})
+#define _mm_maskz_loadu_epi8 emulate512::load_bytes
 #define _mm512_cvtepu8_epi32 emulate512::widened_bytes<emulate512::Int16>
 #define _mm512_cvtepu8_epi64 emulate512::widened_bytes<emulate512::Int8>
 #define _mm512_castsi256_si512 emulate512::widened

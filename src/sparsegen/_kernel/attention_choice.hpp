@@ -80,7 +80,7 @@ inline bool choose_direct(const T* x, int64_t K, double r, const Scratch<T>& s, 
   if (!plain_radius<T>(r)) return false;
   const Row<T> row(x, K);
   Survey<T> all;
-  survey(row.x, row.full, kBlock, s.maxima, all);
+  survey<false>(row.x, row.full, kBlock, s.maxima, all);
   if (row.steps > row.full) survey_tail(row, s.maxima, all);
   const T top = lanes_max(all.top);
   if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;

@@ -153,7 +153,7 @@ inline void root_row(T* x, int64_t K, T* p, const Scratch<T>& s) {
   const Row<T> row(x, K);
   T* const maxima = K < kBlockedFrom ? nullptr : s.maxima;
   Survey<T> all;
-  survey(row.x, row.full, maxima ? kBlock : kFold, maxima, all);
+  survey<false>(row.x, row.full, maxima ? kBlock : kFold, maxima, all);
   if (row.steps > row.full) survey_tail(row, maxima, all);
   const T top = lanes_max(all.top);
   const double total = lanes_sum(all.sum);

@@ -34,7 +34,8 @@ class Group {
   Group(Layout& layout, const LaneRadii<T>& radii, int64_t K)
       : layout_(layout), K_(K), r_(load(radii.r)), scale_(load(radii.scale)), plain_(radii.plain) {}
 
-  // The stages, to be called in this order; rows that look() has sorted need no first().
+  // The stages, to be called in this order; rows that look() has sorted need no first(). Are entries known to be `hidden`?
+  template <bool hidden>
   void look() {
     Look<T> all;
     Vec<T> start;
@@ -42,16 +43,17 @@ class Group {
     steps_ = sorted_;  // the threshold of a set lies below the row's, as a step's end does
     if (!sorted_) {
       Vec<T> size = splat(T(K_));
-      all = layout_.look();
+      all = layout_.template look<hidden>(size);
       const Mask<T> some = (all.sum == splat(-kInf<T>)) & (all.top > splat(-kInf<T>));
       if (lane_bits<T>(some)) look_past_hidden(some, all, size);
+      if (hidden) all.sum = select<T>(all.top > splat(-kInf<T>), all.sum, splat(-kInf<T>));  // there is nothing to choose
       mean_ = all.sum / size, variance_ = all.squares / size - mean_ * mean_;
       const Vec<T> spread = vsqrt(variance_);
       start = layout_.start(r_, spread, guess<T>(mean_, spread, r_ / (spread * size)));
     }
     top_ = all.top, low_ = add_down_lanes<T>(top_, -r_);
-    const Mask<T> finite = all.sum - all.sum == Vec<T>{}, hidden = (all.sum == splat(-kInf<T>)) & (top_ > splat(-kInf<T>));
-    finite_ = lane_bits<T>(finite | hidden);  // rows that were sorted may have hidden entries
+    const Mask<T> finite = all.sum - all.sum == Vec<T>{}, some = (all.sum == splat(-kInf<T>)) & (top_ > splat(-kInf<T>));
+    finite_ = lane_bits<T>(finite | some);  // rows that were sorted may have hidden entries
     tau_ = between(start);
   }
 
@@ -95,7 +97,7 @@ class Group {
   // Rows with hidden entries start from the mean and spread of the others, as well as rows without.
   void look_past_hidden(Mask<T> some, Look<T>& all, Vec<T>& size) const {
     Vec<T> count;
-    const Look<T> open = layout_.look_open(lane_bits<T>(some), count);
+    const Look<T> open = layout_.look_again(lane_bits<T>(some), count);
     all.sum = select<T>(some, open.sum, all.sum), all.squares = select<T>(some, open.squares, all.squares);
     size = select<T>(some, count, size);
   }

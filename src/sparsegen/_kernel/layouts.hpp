@@ -49,43 +49,35 @@ class ByRow {
  public:
   static constexpr bool kWrittenTogether = false;
 
-  ByRow(const T* const* rows, int n, int64_t K)
-      : rows_(rows), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, W * K, last_lanes<T>(int(K % W))}, far_(K > kNear) {
+  ByRow(const T* const* rows, int n, int64_t K, Next<T> next)
+      : rows_(rows), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, W * K, last_lanes<T>(int(K % W))}, next_(next),
+        far_(K > kNear) {
     for (int i = n; i < W; ++i) sum_[i] = squares_[i] = Vec<T>{}, count_[i] = Mask<T>{};
   }
 
-  Look<T> look() {
+  // The sums are of the `size` entries that are not hidden, if some are known to be.
+  template <bool hidden>
+  Look<T> look(Vec<T>& size) {
     const Shape shape = shape_;
     T heads[W][kHeads];
     const T* from[W];
     for (int i = 0; i < W; ++i) from[i] = heads[i < n_ ? i : 0];
-    for (int i = 0; i < n_; ++i) look_at(shape, rows_[i], heads[i], sum_[i], squares_[i]);
+    for (int i = 0; i < n_; ++i) look_at<hidden>(shape, rows_[i], heads[i], sum_[i], squares_[i], count_[i]);
+    if (hidden) size = fold_counts<T>(count_);
     to_lanes(from, kHeads, heads_);
     Vec<T> top = load(heads_);
     for (int i = 1; i < kHeads; ++i) top = vmax(load(heads_ + i * W), top);
     return {top, fold_rows<T, Sum>(sum_), fold_rows<T, Sum>(squares_)};
   }
 
-  // Sums and number of the entries of `rows`, one bit each, that are not hidden.
-  Look<T> look_open(unsigned rows, Vec<T>& count) const {
+  // look<true>() at some of the rows, one bit each: the same bits as if their hidden entries had been known.
+  Look<T> look_again(unsigned rows, Vec<T>& size) const {
     Vec<T> sum[W] = {}, squares[W] = {};
     Mask<T> n[W] = {};
-    const Vec<T> hidden = splat(-kInf<T>);
-    for (int i = 0; i < n_; ++i) {
-      if (!(rows >> i & 1)) continue;
-      const T* const x = rows_[i];
-      Vec<T> s{}, q{};
-      Mask<T> m{};
-      const auto add = [&](Vec<T> v, Mask<T> counted) {
-        const Mask<T> open = (v > hidden) & counted;
-        const Vec<T> seen = keep<T>(open, v);
-        s += seen, q = fma(seen, seen, q), m += open;
-      };
-      for (int64_t k = 0; k < shape_.whole; k += W) add(load(x + k), ~Mask<T>{});
-      if (shape_.whole < shape_.K) add(load(x + shape_.K - W), shape_.tail);
-      sum[i] = s, squares[i] = q, n[i] = m;
-    }
-    count = fold_counts<T>(n);
+    T heads[kHeads];
+    for (int i = 0; i < n_; ++i)
+      if (rows >> i & 1) look_at<true>(shape_, rows_[i], heads, sum[i], squares[i], n[i]);
+    size = fold_counts<T>(n);
     return {Vec<T>{}, fold_rows<T, Sum>(sum), fold_rows<T, Sum>(squares)};
   }
 
@@ -132,24 +124,28 @@ class ByRow {
     Mask<T> tail;                    // the lanes of the last W entries that whole vectors have not covered
   };
 
-  static void look_at(const Shape& shape, const T* x, T* heads, Vec<T>& sum, Vec<T>& squares) {
+  template <bool hidden>
+  static void look_at(const Shape& shape, const T* x, T* heads, Vec<T>& sum, Vec<T>& squares, Mask<T>& count) {
     Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, q0{}, q1{};
+    Mask<T> n0{}, n1{};
     const T *const end = x + shape.whole, *const last = x + shape.K - W;
     for (const T* stop = x + shape.steps; x != stop; x += kStep<T>)
       for (int j = 0; j < kStep<T>; j += 2 * W) {
         const Vec<T> v0 = load(x + j), v1 = load(x + j + W);
-        t0 = vmax(v0, t0), s0 += v0, q0 = fma(v0, v0, q0);
-        t1 = vmax(v1, t1), s1 += v1, q1 = fma(v1, v1, q1);
+        t0 = vmax(v0, t0), add_moments<hidden, T>(v0, s0, q0, n0);
+        t1 = vmax(v1, t1), add_moments<hidden, T>(v1, s1, q1, n1);
       }
     for (; x != end; x += W) {
       const Vec<T> v = load(x);
-      t0 = vmax(v, t0), s0 += v, q0 = fma(v, v, q0);
+      t0 = vmax(v, t0), add_moments<hidden, T>(v, s0, q0, n0);
     }
     if (shape.whole < shape.K) {
-      const Vec<T> v = load(last), part = keep<T>(shape.tail, v);
-      t1 = vmax(v, t1), s1 += part, q1 = fma(part, part, q1);
+      const Vec<T> v = load(last);
+      t1 = vmax(v, t1);
+      // What the vectors before have covered counts as hidden, or as 0.
+      add_moments<hidden, T>(select<T>(shape.tail, v, hidden ? splat(-kInf<T>) : Vec<T>{}), s1, q1, n1);
     }
-    sum = s0 + s1, squares = q0 + q1;
+    sum = s0 + s1, squares = q0 + q1, count = n0 + n1;
     if constexpr (kHeads == W) store(heads, vmax(t0, t1));
     else if constexpr (kHeads < W) store_half_max(heads, vmax(t0, t1));
     else store(heads, t0), store(heads + W, t1);
@@ -166,6 +162,7 @@ class ByRow {
     for (int i = 0; i < n_; ++i) {
       if (!(rows >> i & 1)) continue;
       const Vec<T> t = splat(at[i]);
+      const int64_t on = next_.ahead(rows_[i], i, shape.ahead);
       Vec<T> sum{}, s0{}, s1{}, s2{}, s3{};
       Mask<T> n0{}, n1{};
       const T *x = rows_[i], *const end = x + shape.whole, *const last = x + shape.K - W, *const stop = x + shape.steps;
@@ -178,8 +175,8 @@ class ByRow {
           add_negative<T>(d2, s2, n0);
           add_negative<T>(d3, s3, n1);
           for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) {
-            if (far) prefetch_far(x + j + shape.ahead);
-            else prefetch(x + j + shape.ahead);
+            if (far) prefetch_far(x + j + on);
+            else prefetch(x + j + on);
           }
         }
         if (x == stop) break;
@@ -233,6 +230,7 @@ class ByRow {
   const T* const* rows_;
   int n_;
   Shape shape_;
+  Next<T> next_;
   bool far_;
   Vec<T> sum_[W], squares_[W];  // of each row, lanes not yet folded
   Mask<T> count_[W];
@@ -272,39 +270,30 @@ class ByLane {
   }
 
   // Four chains of additions here and below: with fewer, each waits for the one before.
-  Look<T> look() {
+  template <bool hidden>
+  Look<T> look(Vec<T>& size) {
     constexpr int N = std::max(4, kHeads), tops = std::max(2, kHeads);
     Vec<T> top[tops], s[4] = {}, q[4] = {};
+    Mask<T> n{};
     std::fill_n(top, tops, splat(-kInf<T>));
     const T *x = lanes_, *const end = x + K_ * W;
     for (; x + N * W <= end; x += N * W)
       for (int j = 0; j < N; ++j) {
         const Vec<T> v = load(x + j * W);
-        top[j % tops] = vmax(v, top[j % tops]), s[j % 4] += v, q[j % 4] = fma(v, v, q[j % 4]);
+        top[j % tops] = vmax(v, top[j % tops]), add_moments<hidden, T>(v, s[j % 4], q[j % 4], n);
       }
     for (; x < end; x += W) {
       const Vec<T> v = load(x);
-      top[0] = vmax(v, top[0]), s[0] += v, q[0] = fma(v, v, q[0]);
+      top[0] = vmax(v, top[0]), add_moments<hidden, T>(v, s[0], q[0], n);
     }
+    if (hidden) size = __builtin_convertvector(-n, Vec<T>);
     for (int j = 0; j < kHeads; ++j) heads_[j] = top[j];
     for (int n = tops / 2; n > 0; n /= 2)
       for (int j = 0; j < n; ++j) top[j] = vmax(top[j], top[j + n]);
     return {top[0], (s[0] + s[1]) + (s[2] + s[3]), (q[0] + q[1]) + (q[2] + q[3])};
   }
 
-  // See ByRow::look_open().
-  Look<T> look_open(unsigned, Vec<T>& count) const {
-    Vec<T> sum{}, squares{};
-    Mask<T> n{};
-    const Vec<T> hidden = splat(-kInf<T>);
-    for (const T *x = lanes_, *const end = x + K_ * W; x < end; x += W) {
-      const Mask<T> open = load(x) > hidden;
-      const Vec<T> seen = keep<T>(open, load(x));
-      sum += seen, squares = fma(seen, seen, squares), n -= open;
-    }
-    count = __builtin_convertvector(n, Vec<T>);
-    return {Vec<T>{}, sum, squares};
-  }
+  Look<T> look_again(unsigned, Vec<T>& size) { return look<true>(size); }
 
   Vec<T> start(Vec<T> r, Vec<T> spread, Vec<T> guess) const {
     if constexpr (kHeads == 0) return guess;

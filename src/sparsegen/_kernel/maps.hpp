@@ -95,6 +95,7 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   const Workspace<T> workspace(K, group);
   Scratch<T> s = workspace.view();
   s.stream = write && 2 * job.bytes() >= kStreamFrom;
+  s.masked = job.mask != nullptr;
   MapBlock<T> block(job, s);
   const T* src[kGroup];
   T* dst[kGroup];

@@ -151,8 +151,14 @@ inline void hide_row(const T* x, const uint8_t* mask, int64_t K, T* to) {
   const auto hide = [=](int64_t k) { store(to + k, select<T>(open_lanes<T>(mask + k), load(x + k), splat(-kInf<T>))); };
   int64_t k = 0;
   for (; k + W <= K; k += W) hide(k);
-  if (k < K && K >= W) return hide(K - W);  // some for the second time
+  if (k == K) return;
+  if (K >= W) return hide(K - W);  // some for the second time
+#if defined(__AVX512F__)
+  const int n = int(K);
+  store_part(to, select<T>(open_lanes<T>(mask, n), load_part(x, n), splat(-kInf<T>)), n);
+#else
   for (; k < K; ++k) to[k] = mask[k] ? x[k] : -kInf<T>;
+#endif
 }
 
 template <class J, class T>
@@ -190,7 +196,7 @@ class Together {
     unsigned undone = 0;
     int i = 0;
     for (; K_ <= kSortLimit && i + W < n_; i += 2 * W) undone |= two(by_lane(i, 0), by_lane(i + W, 1), i);
-    for (; i < n_; i += W) undone |= K_ <= kLaneLimit ? one(by_lane(i, 0), i) : one(ByRow<T>(src_ + i, size(i), K_), i);
+    for (; i < n_; i += W) undone |= K_ <= kLaneLimit ? one(by_lane(i, 0), i) : one(ByRow<T>(src_ + i, size(i), K_, s_.next.from(i)), i);
     return undone;
   }
 
@@ -207,7 +213,8 @@ class Together {
   template <class Layout>
   unsigned one(Layout layout, int i) {
     Group<T, Layout> group(layout, radii(i), K_);
-    group.look(), group.first(), group.second();
+    s_.masked ? group.template look<true>() : group.template look<false>();
+    group.first(), group.second();
     return write(group, i);
   }
 
@@ -215,7 +222,7 @@ class Together {
   // groups of longer rows would crowd each other out of the first cache.)
   unsigned two(ByLane<T> first, ByLane<T> second, int i) {
     Group<T, ByLane<T>> a(first, radii(i), K_), b(second, radii(i + W), K_);
-    a.look(), b.look();
+    a.template look<false>(), b.template look<false>();
     a.second(), b.second();
     return write(a, i) | write(b, i + W);
   }
@@ -278,6 +285,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const Workspace<T> workspace(K, read && write ? 1 : group);
   Scratch<T> s = workspace.view();
   s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written
+  s.masked = job.mask != nullptr;
   LaneRadii<T> radii;
   const bool rule = job.rule != Rule::given || job.radius_per_row;
   double r[kGroup], threshold[kGroup];
@@ -296,6 +304,8 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
     }
     if (job.mask) load_masked(job, x, job.xs, row, n, s);
     else if (!read) load_rows(job, x, job.xs, row, n, s);
+    if (job.mask && std::is_same_v<S, T> && job.inner == 1)
+      s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
     for (int i = 0; rule && i < n; ++i) r[i] = find_radius(job, row + i, src[i]);
     project_group(job, r, src, n, K, dst, radii, s, threshold);

@@ -179,6 +179,16 @@ inline Mask<T> open_lanes(const uint8_t* bytes) {
 #endif
 }
 
+#if defined(__AVX512F__)
+// The same of the first n < W bytes; the others are not touched.
+template <class T>
+inline Mask<T> open_lanes(const uint8_t* bytes, int n) {
+  const __m128i found = _mm_maskz_loadu_epi8((__mmask16)((1u << n) - 1), bytes);
+  if constexpr (sizeof(T) == 4) return (Mask<T>)_mm512_cvtepu8_epi32(found) != Mask<T>{};
+  else return (Mask<T>)_mm512_cvtepu8_epi64(found) != Mask<T>{};
+}
+#endif
+
 template <class T>
 inline Vec<T> splat(T value) {
   return value - Vec<T>{};

@@ -229,19 +229,39 @@ inline Cut<T> draft(const Row<T>& row, T start, T low, double r, double mean, do
   return f.sum <= 2 * r ? cut : climb(row, cut, low, r);
 }
 
+// Adds `v` and its squares to sums. If some lanes are `hidden` they are left out, and the others are counted downwards.
+template <bool hidden, class T>
+inline void add_moments(Vec<T> v, Vec<T>& sum, Vec<T>& squares, [[maybe_unused]] Mask<T>& n) {
+  if constexpr (hidden) {
+    const Mask<T> open = v != splat(-kInf<T>);  // NaN is
+    count_where<T>(open, n), add_where<T>(open, v, sum);
+#if defined(__AVX512F__)
+    squares = open ? fma(v, v, squares) : squares;
+#else
+    const Vec<T> u = keep<T>(open, v);
+    squares = fma(u, u, squares);
+#endif
+  } else {
+    sum += v, squares = fma(v, v, squares);
+  }
+}
+
 inline constexpr int64_t kBlock = 4;           // steps in a block whose maxima are kept
 inline constexpr int64_t kBlockedFrom = 2048;  // row length from which they pay
 
 template <class T>
 struct Survey {
   Vec<T> top = splat(-kInf<T>), sum{}, squares{};
+  Mask<T> open{};  // minus the number of entries that are not hidden, if asked for
 };
 
-// Adds steps to a survey, in blocks of `R` steps; the maxima of each block, lane by lane, go to `maxima` unless null.
-template <class T>
+// Adds steps to a survey, in blocks of `R` steps; the maxima of each block, lane by lane, go to `maxima` unless null. If some
+// entries are `hidden`, the sums are of the others.
+template <bool hidden, class T>
 inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& all) {
   constexpr int W = kWidth<T>;
   Vec<T> top = all.top, sum = all.sum, squares = all.squares;
+  Mask<T> n = all.open;
   while (steps > 0) {
     const int64_t turns = std::min(steps, R);
     steps -= turns;
@@ -249,14 +269,14 @@ inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& a
     for (const T* end = x + turns * kStep<T>; x != end; x += kStep<T>)
       for (int j = 0; j < kStep<T>; j += 2 * W) {
         const Vec<T> v0 = load(x + j), v1 = load(x + j + W);
-        m0 = vmax(v0, m0), s0 += v0, q0 = fma(v0, v0, q0);
-        m1 = vmax(v1, m1), s1 += v1, q1 = fma(v1, v1, q1);
+        m0 = vmax(v0, m0), add_moments<hidden, T>(v0, s0, q0, n);
+        m1 = vmax(v1, m1), add_moments<hidden, T>(v1, s1, q1, n);
       }
     m0 = vmax(m0, m1);
     if (maxima) store(maxima, m0), maxima += W;
     top = vmax(m0, top), sum += s0 + s1, squares += q0 + q1;
   }
-  all = {top, sum, squares};
+  all = {top, sum, squares, n};
 }
 
 // The padded last step: joins the block before it where that is not full, and its -inf counts for nothing in the sums.
@@ -264,15 +284,27 @@ template <class T>
 inline void survey_tail(const Row<T>& row, T* maxima, Survey<T>& all) {
   Vec<T> top = splat(-kInf<T>);
   for (int j = 0; j < kUnroll; ++j) {
-    const Vec<T> v = load(row.tail + j * kWidth<T>), finite = select<T>(v == splat(-kInf<T>), Vec<T>{}, v);
+    const Vec<T> v = load(row.tail + j * kWidth<T>);
     top = vmax(v, top);
-    all.sum += finite, all.squares += finite * finite;
+    add_moments<true, T>(v, all.sum, all.squares, all.open);
   }
   all.top = vmax(top, all.top);
   if (!maxima) return;
   T* block = maxima + row.full / kBlock * kWidth<T>;
   store(block, row.full % kBlock ? vmax(load(block), top) : top);
 }
+
+// Where rows are read that come next: row i of them from `x + i * step`. Null: where the rows at hand go on.
+template <class T>
+struct Next {
+  const T* x = nullptr;
+  int64_t step = 0;
+  Next from(int i) const { return {x ? x + i * step : nullptr, step}; }
+  // Entries from `row`, the i-th at hand, to its successor: `usual` if they stand in one array.
+  int64_t ahead(const T* row, int i, int64_t usual) const {
+    return x ? int64_t(reinterpret_cast<intptr_t>(x + i * step) - reinterpret_cast<intptr_t>(row)) / int64_t(sizeof(T)) : usual;
+  }
+};
 
 template <class T>
 struct Scratch {
@@ -284,6 +316,8 @@ struct Scratch {
   int32_t* touched = nullptr;
   int64_t stride = 0;
   bool stream = false;  // the output is larger than the caches: write past them
+  bool masked = false;  // some entries are hidden
+  Next<T> next;
 };
 
 // Entries above `bound`, from the blocks that hold any, and -inf to fill the last step. `out` has room for K entries and two
@@ -333,7 +367,7 @@ inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, 
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
 // are not 0.
 template <bool stream, class T>
-inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p) {
+inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p, int64_t ahead) {
   Mask<T> count{};
   if (!maxima) {
     write_steps<stream, true>(row.x, row.full, cut, r, p, count, K);
@@ -346,7 +380,7 @@ inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cu
       if (bits_above<T>(load(maxima), bound)) write_steps<stream, false>(x, kBlock, cut, r, out, count);
       else
         for (int i = 0; i < block; i += kWidth<T>) put<stream>(out + i, Vec<T>{});
-      for (int i = 0; soon && i < block; i += kLine<T>) prefetch_far(x + i + K);
+      for (int i = 0; soon && i < block; i += kLine<T>) prefetch_far(x + i + ahead);
     }
     write_steps<stream, false>(x, (end - x) / kStep<T>, cut, r, p + (x - row.x), count);
   }
@@ -365,28 +399,10 @@ inline bool plain_radius(double r) {
   return r >= 1 / big && r <= big;
 }
 
-// The sums of a survey over the entries that are not hidden, and their number.
-template <class T>
-inline double survey_open(const Row<T>& row, Survey<T>& all) {
-  const Vec<T> hidden = splat(-kInf<T>);
-  Mask<T> n{};
-  for (int64_t i = 0; i < row.steps; ++i) {
-    const T* x = row.at(i);
-    Vec<T> s{}, q{};
-    for (int j = 0; j < kStep<T>; j += kWidth<T>) {
-      const Mask<T> open = load(x + j) > hidden;
-      const Vec<T> seen = keep<T>(open, load(x + j));
-      s += seen, q = fma(seen, seen, q), n -= open;
-    }
-    all.sum = i ? all.sum + s : s, all.squares = i ? all.squares + q : q;
-  }
-  return double(lanes_sum(n));
-}
-
 // `open` is the number of entries that the survey's sums are of; 0: all of them.
 template <class T>
 inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Survey<T>& all, double r, T* picked,
-                       bool drafted = false, double open = 0) {
+                       bool drafted = false, double open = 0, int64_t ahead = 0) {
   const double n = open > 0 ? open : double(K);
   const T top = lanes_max(all.top), low = add_down(top, -r);
   const double mean = lanes_sum(all.sum) / n, square = lanes_sum(all.squares) / n;
@@ -400,7 +416,7 @@ inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Surv
   const double spread = std::sqrt(square - mean * mean);
   const T start = guess<T>(splat(T(mean)), splat(T(spread)), splat(T(r / (n * spread))))[0];
   if (!(start > low && start < top)) return newton(row, low, low, r);
-  return drafted ? draft(row, start, low, r, mean, spread * spread, K <= kAheadLimit ? K : 0) : newton(row, start, low, r);
+  return drafted ? draft(row, start, low, r, mean, spread * spread, K <= kAheadLimit ? ahead : 0) : newton(row, start, low, r);
 }
 
 // False where the row needs project_any: NaN, +inf, nothing to choose, a radius or entries out of proportion.
@@ -410,12 +426,19 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   const Row<T> row(x, K);
   T* maxima = K < kBlockedFrom ? nullptr : s.maxima;
   Survey<T> all;
-  survey(row.x, row.full, maxima ? kBlock : kFold, maxima, all);
-  if (row.steps > row.full) survey_tail(row, maxima, all);
+  bool hidden = s.masked;
+  const auto look = [&](auto&& over) {
+    over(row.x, row.full, maxima ? kBlock : kFold, maxima, all);
+    if (row.steps > row.full) survey_tail(row, maxima, all);
+  };
+  look(hidden ? survey<true, T> : survey<false, T>);
   const T top = lanes_max(all.top);
   if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;
-  const double open = lanes_sum(all.sum) == -kInf<T> ? survey_open(row, all) : 0;
-  Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true, open);
+  if (lanes_sum(all.sum) == -kInf<T>) hidden = true, all = {}, look(survey<true, T>);
+  const int64_t full = hidden ? 0 : row.full * kStep<T>;  // the last step counts for itself, and nothing fills it up
+  const double open = hidden || row.steps > row.full ? double(full - lanes_sum(all.open)) : 0;
+  const int64_t ahead = s.next.ahead(x, 0, K);
+  Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true, open, ahead);
   double scale = r;
   threshold = double(cut.tau) + cut.rest;
   if (cut.count == 1 && cut.sum > 2 * r && cut.sum < kInf<double>) {  // the next lower number is more than r away: the largest entry is alone
@@ -428,13 +451,13 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   const bool late = !cut.sure && x == p;  // the entries may be needed once more, so they are not written over yet
   const auto write = s.stream && aligned(p) && !late ? write_row<true, T> : write_row<false, T>;
   T* const out = late ? s.picked : p;
-  if (write(row, K, maxima, cut, scale, out) == cut.count || cut.sure) {
+  if (write(row, K, maxima, cut, scale, out, ahead) == cut.count || cut.sure) {
     if (late) std::copy_n(out, K, p);
     return true;
   }
   cut = climb(row, cut, add_down(top, -r), r);
   if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
-  write(row, K, maxima, cut, r, p);
+  write(row, K, maxima, cut, r, p, ahead);
   threshold = double(cut.tau) + cut.rest;
   return true;
 }
