@@ -29,6 +29,7 @@ CASES = [
         f"scores must be {DTYPES}, got dtype {np.dtype(np.longdouble)}.",
     ),
     (lambda: sg.sparsemax(Z.astype(object)), TypeError, f"scores must be {DTYPES}, got dtype object."),
+    (lambda: sg.sparsemax(None), TypeError, f"scores must be {DTYPES}, got None."),
     (lambda: sg.sparsemax(["a", "b"]), TypeError, f"scores must be {DTYPES}, got dtype <U1."),
     (lambda: sg.project(Z.astype(complex)), TypeError, f"points must be {DTYPES}, got dtype complex128."),
     (lambda: sg.sparsemax(Z, mask=[1, 0, 1]), TypeError, f"mask must be {MASK}, got dtype int64."),

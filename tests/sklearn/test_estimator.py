@@ -312,6 +312,7 @@ def test_score_and_search_take_label_sets():
     [
         ({"lam": 0.5}, "lam must be left at 0 for mapping 'sparsemax', which has no lam, got 0.5"),
         ({"mapping": "softmax", "predict_radius": 0.5}, "predict_radius must be left at None for mapping 'softmax'"),
+        ({"threshold": 0.2, "predict_radius": "auto"}, "threshold must be left at 'auto', or 0, where the radius is"),
         ({"mapping": "softmax", "solver": "dual"}, "solver must be 'auto' or 'lbfgs' for a loss other than huber"),
         ({"mapping": "sparsemax", "q": 2.0}, "q must be left at 1 for mapping 'sparsemax', which has no q, got 2.0"),
     ],

@@ -98,7 +98,11 @@ CASES = [
         TypeError,
         "lam must be a number below 1, got dtype torch.int64.",
     ),
-    (lambda: sgt.sparsegen_lin(Z, lam=[0.5, 0.25]), TypeError, "lam must be a number below 1, got [0.5, 0.25]."),
+    (
+        lambda: sgt.sparsegen_lin(Z, lam=[0.5, 0.25]),
+        TypeError,
+        "lam must be a number below 1, or a torch.Tensor of them, got [0.5, 0.25].",
+    ),
     (lambda: sgt.sparsecone(Z, q=-1), ValueError, "q must be a number at least 0, got -1.0."),
     (lambda: sgt.sparsehourglass(Z, q=math.nan), ValueError, "q must be a number at least 0, got nan."),
     (lambda: sgt.sparsehourglass(Z, q=None), TypeError, "q must be a number at least 0, got None."),

@@ -20,8 +20,9 @@ from sparsegen.bench.peers import PEERS, gate
 
 
 def _calls(form: Callable[[Tensor], Tensor], z: Tensor, count: int) -> None:
-    for _ in range(count):
-        form(z)
+    with torch.set_grad_enabled(z.requires_grad):  # else what learns would record a graph
+        for _ in range(count):
+            form(z)
 
 
 def _steps(form: Callable[[Tensor], Tensor], z: Tensor, count: int) -> None:
@@ -46,7 +47,8 @@ def _forms() -> dict[str, Callable[[Tensor], Tensor]]:
 def small_calls(seconds: float, block: int = 200) -> dict[str, Any]:
     """Time a 1 x 32 call of every map and of modules that learn, beside torch.softmax's; none if one is wrong.
 
-    In blocks of calls, with and without gradients, forward only; `ratio_step` is of forward and backward.
+    In blocks of calls, without gradients (under `torch.no_grad`) and with them, forward only; `ratio_step` is of
+    forward and backward.
 
     >>> small_calls(0.0, block=1)["ratio"]["torch.softmax"]
     1.0

@@ -18,7 +18,8 @@ def _floats(z: np.ndarray, name: str) -> np.ndarray:
     if z.dtype.kind in "biu":
         return z.astype(np.float64)
     if z.dtype.newbyteorder("=") not in STORAGE:
-        checks.fail(TypeError, name, "float16, float32, float64, integers or booleans", f"dtype {z.dtype}")
+        got = "None" if z.ndim == 0 and z.dtype == object and z.item() is None else f"dtype {z.dtype}"
+        checks.fail(TypeError, name, "float16, float32, float64, integers or booleans", got)
     return z.astype(z.dtype.newbyteorder("="), copy=False)
 
 

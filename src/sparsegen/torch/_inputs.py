@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,6 +62,8 @@ def check_control(
     condition, holds = conditions[name]
     if type(value) is float and holds(value):
         return value
+    if isinstance(value, list | tuple | np.ndarray):
+        checks.fail(TypeError, name, f"{condition}, or a torch.Tensor of them", value)
     if not isinstance(value, Tensor):
         return control_number(name, value, conditions)
     check_dense(name, value)
