@@ -17,7 +17,7 @@ CASES := 2000
 LIMIT = $(if $(ROWS),--rows $(ROWS),--seconds $(SECONDS))
 KERNEL := build/fuzz
 
-.PHONY: demo test test-slow lint bench fuzz sanitize fuzz-quickly docs docs-numbers wheel clean
+.PHONY: demo test test-slow lint bench fuzz sanitize fuzz-kernel-quickly fuzz-front-ends-quickly docs docs-numbers wheel clean
 
 demo: $(STAMP)
 	$(BIN)/sparsegen tour
@@ -28,7 +28,7 @@ demo: $(STAMP)
 	@echo '  $(BIN)/sparsegen translate demo/translation/runs/numbers-fr-en-small-sparsegen_lin-0.75-0-full-v2/best.pt'
 
 test: $(STAMP)
-	$(MAKE) --no-print-directory --output-sync=target -j2 lint fuzz-quickly
+	$(MAKE) --no-print-directory --output-sync=target -j2 fuzz-kernel-quickly lint fuzz-front-ends-quickly
 	$(BIN)/python -m pytest -q -n 2 --dist worksteal -m 'not slow' --cov --cov-report=term-missing:skip-covered
 
 test-slow: $(STAMP)
@@ -51,10 +51,12 @@ sanitize:
 	$(KERNEL)/tsan/kernel --cases $$(($(CASES) / 4)) --threads 3
 
 # A bounded run of both drivers: the kernel under the sanitizers where the compiler has them.
-fuzz-quickly: $(STAMP)
+fuzz-kernel-quickly:
 	@if $(MAKE) -s --no-print-directory -C fuzz can-sanitize; \
 	then $(MAKE) -s --no-print-directory -C fuzz asan && $(KERNEL)/asan/kernel --seconds 18; \
 	else echo "the compiler has no sanitizers (Debian: libasan, libubsan, libtsan): the kernel is not run under them"; fi
+
+fuzz-front-ends-quickly: $(STAMP)
 	$(BIN)/python fuzz/front_ends.py --seconds 18
 
 bench: $(STAMP)

@@ -56,7 +56,7 @@ def test_derivatives_are_right_to_the_third_order(way):
     check_grads(f, (X[:1], R[1:2]), order=3, modes=("fwd", "rev"), atol=1e-4, rtol=1e-4, eps=1e-5)
 
 
-@pytest.mark.parametrize("name", ["sparsehourglass", "sparsegen_exp"])
+@pytest.mark.parametrize("name", ["sparsehourglass", pytest.param("sparsegen_exp", marks=pytest.mark.slow)])
 def test_forward_and_reverse_mode_agree_twice(name, way):
     z = scores(name, 5)
     f = functools.partial(getattr(sgj, name), **controls(name))
@@ -122,7 +122,9 @@ def test_loops_and_rematerialisation_take_it(way):
     assert grad[0, 0] == pytest.approx((unrolled(X[0] + h) - unrolled(X[0] - h)) / 2e-6, abs=1e-8)
 
 
-@pytest.mark.parametrize("dtype", [jnp.float16, jnp.bfloat16, jnp.float32], ids=lambda t: t.__name__)
+@pytest.mark.parametrize(
+    "dtype", [jnp.float16, jnp.bfloat16, pytest.param(jnp.float32, marks=pytest.mark.slow)], ids=lambda t: t.__name__
+)
 def test_gradients_in_narrow_types_are_those_of_float64_rounded(dtype, way):
     z = jnp.asarray(X, dtype)
     for name in ("sparsemax", "sparsehourglass"):

@@ -28,10 +28,10 @@ def scores(shape, dtype):
 
 @pytest.mark.parametrize("law", laws.LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", MAPS)
-@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64], ids=lambda t: t.__name__)
-@pytest.mark.parametrize("shape", [(5, 1), (6, 7), (3, 40), (2, 300)], ids=str)
-def test_map_obeys(law, name, dtype, shape):
-    law(numpy_map(MAPS[name]), MAPS[name], laws.inside(MAPS[name], scores(shape, dtype)))
+def test_map_obeys(law, name):
+    for dtype in (np.float16, np.float32, np.float64):
+        for shape in ((5, 1), (6, 7), (3, 40), (2, 300)):
+            law(numpy_map(MAPS[name]), MAPS[name], laws.inside(MAPS[name], scores(shape, dtype)))
 
 
 def right(scores, mask=None, **controls):

@@ -73,13 +73,13 @@ def _callable(name, way):
     return f
 
 
-@pytest.mark.parametrize("law", LAWS, ids=lambda law: law.__name__)
 @pytest.mark.parametrize("name", NAMES)
-def test_the_law_holds_in_torch(name, law, way_and_dtype):
+def test_the_laws_hold_in_torch(name, way_and_dtype):
     (way, dtype), m = way_and_dtype, MAPS[name]
     for k in (1, 2, 5, 40):
         z = inside(m, np.random.default_rng(k).standard_normal((6, k)).astype(dtype))
-        law(_callable(name, way), m, z)
+        for law in LAWS:
+            law(_callable(name, way), m, z)
 
 
 def test_the_sort_path_is_really_in_place(monkeypatch):
