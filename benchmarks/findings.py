@@ -327,6 +327,18 @@ def sharded_equality(found: Found) -> str:
     return f"{found['equality']['off_by']:.1e}"
 
 
+@mark("sharded", name="training")
+def sharded_training(found: Found) -> str:
+    run, (first, *_, last) = found["training"], found["training"]["epochs_done"]
+    return (
+        f"{run['labels']:,} labels, {run['documents']:,} documents, {last['ranks']} processes: a loss of "
+        f"{first['loss']:.2f} in the first epoch and {last['loss']:.2f} in the last, {last['seconds']:.0f} seconds and "
+        f"{last['steps']} steps each, {last['rounds_per_step']:.1f} rounds and {last['bytes_per_step']:,.0f} bytes a "
+        f"step; a rank had {last['peak_mib']:.0f} MiB at most, {run['mib_for_labels']:.0f} of them for its labels, "
+        f"where the formula says {run['mib_on_paper']:.0f}"
+    )
+
+
 @mark("sharded", name="far")
 def sharded_far(found: Found) -> str:
     far = found["far"]

@@ -34,6 +34,7 @@ ROOT = Path(__file__).resolve().parents[1]
 FILE = ROOT / "results" / "sharded.json"
 ROWS, CLASSES, LABELS = 32, 50_000, 3
 TRAINING = {"documents": 20_000, "labels": 1_000_000, "features": 20_000, "hidden": 32, "batch_size": 64, "epochs": 2}
+FEW = {"documents": 256, "labels": 2000, "epochs": 1}
 MAPS = {"sparsemax": {}, "sparsehourglass": {"q": 0.5}}
 LOSSES = {"sparsemax_huber_loss": {}, "sparsegen_hinge_loss": {}}
 FAR = {"ranks": 64, "labels": 100_000_000, "hidden": 32, "rows": 64}
@@ -109,9 +110,9 @@ def _trained() -> dict[str, Any]:
     return {"losses": losses}
 
 
-def training(folder: Path) -> dict[str, Any]:
-    """Train with two processes, or go on; what its epochs say."""
-    options = [f"--{name.replace('_', '-')}={value}" for name, value in TRAINING.items()]
+def _epochs(folder: Path, given: dict[str, int]) -> list[dict[str, Any]]:
+    """Train with two processes, or go on; what the epochs say."""
+    options = [f"--{name.replace('_', '-')}={value}" for name, value in given.items()]
     command = [
         sys.executable,
         "-m",
@@ -123,11 +124,18 @@ def training(folder: Path) -> dict[str, Any]:
         "train-labels",
     ]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    given = [f"--out={folder}", "--lr=0.05", "--save-every=20", *options]
-    subprocess.run([*command, *given], check=True, env=environment)
-    epochs = [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+    subprocess.run([*command, f"--out={folder}", "--lr=0.05", "--save-every=20", *options], check=True, env=environment)
+    return [json.loads(line) for line in (folder / "progress.jsonl").read_text().splitlines()]
+
+
+def training(folder: Path) -> dict[str, Any]:
+    """The training, and the memory that its labels take: what a process has without them is measured beside it."""
+    with tempfile.TemporaryDirectory() as small:
+        few = _epochs(Path(small), {**TRAINING, **FEW})
+    epochs = _epochs(folder, TRAINING)
     on_paper = memory(TRAINING["labels"] // 2, TRAINING["hidden"], TRAINING["batch_size"])
-    return {**TRAINING, "epochs_done": epochs, "mib_on_paper": on_paper}
+    for_labels = max(epoch["peak_mib"] for epoch in epochs) - max(epoch["peak_mib"] for epoch in few)
+    return {**TRAINING, "epochs_done": epochs, "mib_for_labels": for_labels, "mib_on_paper": on_paper}
 
 
 def far() -> dict[str, Any]:

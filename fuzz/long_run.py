@@ -127,6 +127,8 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", help="this family of the kernel's driver, map, loss or attention")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "fuzz.json")
     args = parser.parse_args(arguments)
+    if DRIVER.exists():  # built, but from other sources perhaps
+        subprocess.run(["make", "-s", "-C", str(ROOT / "fuzz"), "release"], check=True)
     result = load(args.out)
     for driver, job, command in jobs(args.only):
         renew(result, driver, job)

@@ -433,8 +433,10 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   };
   look(hidden ? survey<true, T> : survey<false, T>);
   const T top = lanes_max(all.top);
-  if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;
-  if (lanes_sum(all.sum) == -kInf<T>) hidden = true, all = {}, look(survey<true, T>);
+  if (!(std::fabs(top) < kInf<T>)) return false;
+  // Hidden entries show in the sum, as -inf, or as NaN where others overflow.
+  if (!hidden && !(lanes_sum(all.sum) > -kInf<T>)) hidden = true, all = {}, look(survey<true, T>);
+  if (std::isnan(lanes_sum(all.sum))) return false;
   const int64_t full = hidden ? 0 : row.full * kStep<T>;  // the last step counts for itself, and nothing fills it up
   const double open = hidden || row.steps > row.full ? double(full - lanes_sum(all.open)) : 0;
   const int64_t ahead = s.next.ahead(x, 0, K);
