@@ -41,7 +41,8 @@ def _by_test(items):
     found = {}
     for item in items:
         if hasattr(item, "callspec"):
-            found.setdefault((item.path, item.cls, item.originalname), []).append(item)
+            slow = item.get_closest_marker("slow") is not None
+            found.setdefault((item.path, item.cls, item.originalname, slow), []).append(item)
     return found
 
 

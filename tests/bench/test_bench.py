@@ -354,7 +354,9 @@ def test_a_function_with_the_map_is_one_graph():
 # Commands
 
 
-@pytest.mark.parametrize("name", benches.chosen("all"))
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name == "jax" else name for name in benches.chosen("all")]
+)
 def test_every_benchmark_runs_at_toy_size_and_writes_nothing_unasked(name, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     done = CliRunner().invoke(app, ["bench", name, "--quick"])

@@ -46,9 +46,14 @@ def sample(*shape, seed=0):
 
 @pytest.mark.parametrize(
     ("name", "controls"),
-    [("sparsemax", {}), ("sparsegen_lin", {"lam": 0.3}), ("sparsehourglass", {"q": 0.5}),
-     ("sparsegen_exp", {"lam": 0.2}), ("sparsegen_softmax", {"lam": 0.1})],
-)  # fmt: skip
+    [
+        ("sparsemax", {}),
+        ("sparsegen_lin", {"lam": 0.3}),
+        ("sparsegen_softmax", {"lam": 0.1}),
+        pytest.param("sparsehourglass", {"q": 0.5}, marks=pytest.mark.slow),
+        pytest.param("sparsegen_exp", {"lam": 0.2}, marks=pytest.mark.slow),
+    ],
+)
 def test_maps(name, controls):
     module, z = Apply(name, **controls), sample(4, 10)
     run, program = exported(module, (z,))

@@ -187,7 +187,7 @@ def test_rows_to_leave_out_harm_no_gradient_in_torch_func(name, form):
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=() if name in HINGES else pytest.mark.slow) for name in LOSSES]
+    "name", [pytest.param(name, marks=() if name == "sparsegen_hinge" else pytest.mark.slow) for name in LOSSES]
 )
 def test_a_compiled_loss_is_one_graph_with_eagers_values_and_gradients(name):
     control = control_of(name, "tensor", (5,))

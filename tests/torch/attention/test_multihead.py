@@ -506,7 +506,7 @@ def test_autocast_attends_in_the_lower_precision(monkeypatch):
     assert (weights[..., :L][:, some(L, L)] == 0).all()
 
 
-@pytest.mark.parametrize("learnable", [False, True])
+@pytest.mark.parametrize("learnable", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_it_compiles_into_one_graph(learnable):
     torch._dynamo.reset()
     ours = MultiheadAttention(E, H, mapping="sparsegen_lin", learnable=learnable, dtype=torch.float64)
