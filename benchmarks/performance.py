@@ -296,6 +296,36 @@ def attention_memory(found: dict[str, Any]) -> str:
     return span(row["ratio"] for row in found["memory"])
 
 
+@mark("attention", name="decoding")
+def attention_decoding(found: dict[str, Any]) -> str:
+    """One query beside a cache of keys, with one thread / with two."""
+    ratios = {
+        (c["mapping"], c["type"], c["batch"], c["keys"], c["threads"]): c["ratio"] for c in found["modes"]["decoding"]
+    }
+    lengths = sorted({which[3] for which in ratios})
+    rows = []
+    for which in dict.fromkeys(key[:3] for key in ratios):
+        cells = (" / ".join(number(ratios[(*which, keys, threads)]) for threads in (1, 2)) for keys in lengths)
+        rows.append([f"`{which[0]}`", which[1], str(which[2]), *cells])
+    return table(["map", "type", "batch", *(f"{keys} keys" for keys in lengths)], rows)
+
+
+@mark("attention", name="modes")
+def attention_modes(found: dict[str, Any]) -> str:
+    """Other calls: compiled, in bfloat16, with a mask, with the dial that begins at softmax, small."""
+    modes, spans = found["modes"], []
+    for name, what in (
+        ("halves", "bfloat16"), ("masked", "a boolean mask"), ("dial", "sparsegen_softmax"), ("small", "small calls"),
+    ):  # fmt: skip
+        ratios = [case["ratio"] for case in modes["forward"] if case["mode"] == name]
+        spans += [[f"{what}, forward", span(ratios), number(modes["targets"][name])]] if ratios else []
+    for part, aim in (("forward", "compiled"), ("step", "compiled step")):
+        what = f"compiled, {'forward' if part == 'forward' else 'forward and backward'}"
+        ratios = [case["ratio"][part] for case in modes["compiled"]]
+        spans.append([what, span(ratios), number(modes["targets"][aim])])
+    return table(["call", "measured", "aim, at most"], spans)
+
+
 @mark("estimator", name="table")
 def estimator(found: dict[str, Any]) -> str:
     heads = ["data", "rows x features, labels", "map", "seconds", "iterations", "gap"]
