@@ -19,7 +19,7 @@ COMPILED = ("jax", "torch/_triton", "torch/test_torch_compile.py", "torch/test_o
 assert set(KINDS) <= set(MAPS)
 
 
-COVERED = 4  # cases of a test that are watched for coverage, which makes Python half as fast
+COVERED, COVERED_COMPILED = 4, 2  # cases of a test that are watched for coverage, which makes Python half as fast
 UNWATCHED = pytest.StashKey()
 
 
@@ -31,7 +31,7 @@ def pytest_collection_modifyitems(items):
         if str(item.path).startswith(folders) and maps and not set(maps) & set(KINDS):
             item.add_marker(pytest.mark.slow)
     for cases in _by_test(items).values():
-        step = -(-len(cases) // COVERED)
+        step = -(-len(cases) // (COVERED_COMPILED if str(cases[0].path).startswith(folders) else COVERED))
         for i, item in enumerate(cases):
             item.stash[UNWATCHED] = i % step > 0  # those that are watched are spread over all
 
