@@ -176,6 +176,22 @@ def test_the_threshold_of_softmax_is_tuned_on_held_out_rows(data):
     assert f1[0] > f1[1]
 
 
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ((np.eye(3), np.ones((2, 3)) / 3), r"Y must be of shape \(2, 3\), as P is, got shape \(3, 3\)"),
+        ((np.eye(3), np.ones((3, 1))), r"Y must be of shape \(3, 1\), as P is, got shape \(3, 3\)"),
+        (([[1, 0]], [0.5]), r"P must be of shape \(n, K\), got shape \(1,\)"),
+        (([1, 0], [[0.5, 0.5]]), r"Y must be of shape \(1, 2\), as P is, got shape \(2,\)"),
+        (([[1, 0]], [[0.5, np.nan]]), "P must be finite, got NaN or infinity"),
+        (([[1, 0]], [[0.5, 0.5]], "f2"), "metric must be one of 'f1_micro', .*, got 'f2'"),
+    ],
+)
+def test_best_threshold_refuses_what_does_not_fit(given, message):
+    with pytest.raises(ValueError, match=f"^sparsegen: {message}"):
+        best_threshold(*given)
+
+
 def test_best_threshold_is_the_best_of_all():
     rng = np.random.default_rng(0)
     for _ in range(50):
@@ -312,7 +328,6 @@ def test_score_and_search_take_label_sets():
     [
         ({"lam": 0.5}, "lam must be left at 0 for mapping 'sparsemax', which has no lam, got 0.5"),
         ({"mapping": "softmax", "predict_radius": 0.5}, "predict_radius must be left at None for mapping 'softmax'"),
-        ({"threshold": 0.2, "predict_radius": "auto"}, "threshold must be left at 'auto', or 0, where the radius is"),
         ({"mapping": "softmax", "solver": "dual"}, "solver must be 'auto' or 'lbfgs' for a loss other than huber"),
         ({"mapping": "sparsemax", "q": 2.0}, "q must be left at 1 for mapping 'sparsemax', which has no q, got 2.0"),
     ],

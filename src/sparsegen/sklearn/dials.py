@@ -15,6 +15,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
+from sparsegen._table.checks import fail
+
 METRICS = ("f1_micro", "f1_macro", "f1_samples", "cardinality")
 WIDEST = 4.0  # radius up to which labels are looked at, in radii of the map
 FAINTEST = 0.01  # probability up to which they are, in shares of 1/K: softmax has no zeros
@@ -162,7 +164,7 @@ def best_threshold(Y: Any, P: Any, metric: str = "f1_micro") -> float:
     ----------
     Y : array or sparse matrix (n, K)
         Label sets, as an indicator.
-    P : array (n, K)
+    P : array or sparse matrix (n, K)
         Probabilities.
     metric : {"f1_micro", "f1_macro", "f1_samples", "cardinality"}
         What is best; "cardinality" predicts as many labels as there are.
@@ -172,4 +174,14 @@ def best_threshold(Y: Any, P: Any, metric: str = "f1_micro") -> float:
     >>> best_threshold([[1, 0, 1], [0, 1, 0]], [[0.5, 0.1, 0.4], [0.15, 0.6, 0.25]])
     0.325
     """
-    return best_cut(sp.csr_array(Y), sp.csr_array(np.asarray(P, np.float64)), metric).at
+    Y, P = (a if sp.issparse(a) else np.asarray(a) for a in (Y, P))
+    if P.ndim != 2:
+        fail(ValueError, "P", "of shape (n, K)", f"shape {P.shape}")
+    if Y.shape != P.shape:
+        fail(ValueError, "Y", f"of shape {P.shape}, as P is", f"shape {Y.shape}")
+    if metric not in METRICS:
+        fail(ValueError, "metric", "one of " + ", ".join(map(repr, METRICS)), repr(metric))
+    keys = sp.csr_array(P, dtype=np.float64)
+    if not np.isfinite(keys.data).all():
+        fail(ValueError, "P", "finite", "NaN or infinity")
+    return best_cut(sp.csr_array(Y), keys, metric).at

@@ -222,8 +222,6 @@ class SparseMultilabelClassifier(Prediction, ClassifierMixin, BaseEstimator):
             fail(ValueError, "solver", "'auto' or 'lbfgs' for a loss other than huber", repr(self.solver))
         if self.mapping == "softmax" and self.predict_radius is not None:
             fail(ValueError, "predict_radius", "left at None for mapping 'softmax'", repr(self.predict_radius))
-        if self.predict_radius == "auto" and self.threshold not in ("auto", 0):
-            fail(ValueError, "threshold", "left at 'auto', or 0, where the radius is chosen", repr(self.threshold))
         for name, value, unset in (("lam", self.lam, 0.0), ("q", self.q, 1.0)):
             if value != unset and name not in MAPS[self.mapping].controls:
                 fail(ValueError, name, f"left at {unset:g} for mapping {self.mapping!r}, which has no {name}", value)
