@@ -307,6 +307,25 @@ def classifier_spread(found: Found) -> str:
     return table(["method", *map(str.capitalize, names)], lines)
 
 
+@mark("language-model", name="table")
+def language_model(found: Found) -> str:
+    """Loss and keys of the small model, as trained, switched, calibrated and fine-tuned."""
+    soft, going = found["softmax"], found["softmax going on"]
+    lines = [("trained with softmax", soft, soft)]
+    for row in found["switched"]:
+        control = "lam" if "lam" in row else "alpha"
+        lines.append((f"switched to `{row['mapping']}`, {control} {row[control]:g}", row, soft))
+    lines.append((f"calibrated `sparsegen_softmax`, lam {found['calibrated']['lam']:.3f}", found["calibrated"], soft))
+    lines += [
+        (f"fine-tuned, {what}", found[what], going) for what in found if what.startswith(("softmax g", "sparseg"))
+    ]
+    rows = (
+        [what, f"{row['loss']:.4f}", f"{(row['loss'] / beside['loss'] - 1) * 100:+.1f} %", f"{row['support']:.1f}"]
+        for what, row, beside in lines
+    )
+    return table(["", "held-out loss", "beside softmax, equally trained", "keys a query uses"], rows)
+
+
 @mark("sharded", name="calls")
 def sharded_calls(found: Found) -> str:
     """Rounds and bytes of each call, and what the model on paper says."""

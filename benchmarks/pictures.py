@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import runpy
 import struct
 import zlib
 from collections.abc import Callable
@@ -31,10 +32,16 @@ def drawing(name: str) -> Callable[[dict[str, Any]], Any]:
     return lambda found: next(d.figure for d in figures.drawings(as_result(found)) if d.name == name)
 
 
+def language_model(found: dict[str, Any]) -> Any:
+    """The figure of the example, drawn as it draws it."""
+    return runpy.run_path(str(ROOT / "examples" / "sparse_language_model.py"))["drawn"](found)
+
+
 # The file of each figure, and what draws it.
 PICTURES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "maps": ("maps", maps),
     "scaling": ("scaling", draw.scaling),
+    "language-model": ("language-model", language_model),
     "synthetic-f1": ("synthetic", drawing("synthetic-f1")),
     "translation-curves": ("translation", drawing("translation-curves")),
     "multi30k-attention": ("translation", drawing("multi30k-fr-en-attention")),

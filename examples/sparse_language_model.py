@@ -13,6 +13,7 @@ import json
 import time
 from pathlib import Path
 from pydoc_data.topics import topics
+from typing import Any
 
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -77,25 +78,26 @@ def measured(model: LlamaForCausalLM, held_out: list[dict[str, torch.Tensor]]) -
 
 
 SWITCHES = [
-    *(("sparsegen_softmax", {"lam": lam}) for lam in (0.02, 0.05, 0.1, 0.2, 0.3)),
+    *(("sparsegen_softmax", {"lam": lam}) for lam in (0.02, 0.03, 0.05, 0.1, 0.2, 0.3)),
     *(("sparsegen_lin", {"lam": lam}) for lam in (-8.0, -4.0, -2.0, -1.0, 0.0)),
     ("entmax", {"alpha": 1.5}),
 ]
 
 
-def draw(rows: list[dict], soft: dict[str, float], path: Path) -> None:
-    """Loss against mean support, a line for each map."""
-    import matplotlib.pyplot as plt
+def drawn(found: dict) -> Any:
+    """A figure of loss against mean support, a line for each map."""
+    from matplotlib.figure import Figure
 
-    figure, axes = plt.subplots(figsize=(6, 4))
+    figure = Figure(figsize=(6, 4), layout="constrained")
+    axes, rows = figure.subplots(), found["switched"]
     for mapping in dict.fromkeys(row["mapping"] for row in rows):
         of_map = sorted((r["support"], r["loss"]) for r in rows if r["mapping"] == mapping)
         axes.plot(*zip(*of_map), marker="o", label=mapping)
-    axes.axhline(soft["loss"], color="gray", linestyle=":", label="softmax")
+    axes.axhline(found["softmax"]["loss"], color="gray", linestyle=":", label="softmax")
     axes.set(xlabel="keys a query uses", ylabel="held-out loss", xscale="log")
+    axes.xaxis.set_major_formatter("{x:g}")
     axes.legend()
-    figure.tight_layout()
-    figure.savefig(path)
+    return figure
 
 
 def main() -> None:
@@ -151,7 +153,7 @@ def main() -> None:
         found[what] = row
         tell(f"  {what}", row)
     if asked.figure:
-        draw(found["switched"], found["softmax"], asked.figure)
+        drawn(found).savefig(asked.figure)
     if asked.out:
         write_text(asked.out, json.dumps(found, indent=1) + "\n")
 

@@ -7,6 +7,7 @@ import io
 import math
 import subprocess
 import sys
+from fractions import Fraction
 
 import numpy as np
 import pytest
@@ -415,3 +416,15 @@ def test_an_offset_costs_the_log_loss_no_digits(dtype):
     z = torch.tensor([[1024.0, 1024.0], [-1024.0, -1024.0]], dtype=dtype)
     found = sgt.softmax_log_loss(z, torch.tensor([0, 1]), reduction="none")
     assert (found.double() - math.log(2)).abs().max() <= 2.0**-23
+
+
+def test_the_sign_of_a_mean_next_to_zero_is_not_lost():
+    """Multiples 1, 8, 6, -7, ... of a number, each rounded: they add up to -2^-46, and to 0 if added in order."""
+    z = np.array([1, 8, 6, -7, -6, -7, 8, 4, -3, -4]) * 17.435776723550426
+    assert sum(map(Fraction, z)) == -(2.0**-46)
+    y = np.array([0, 0, 0, 1, 1, 1, 1, 1, 0, 1])
+    t = torch.tensor(z, requires_grad=True)
+    sgt.sparsehourglass_hinge_loss(t, torch.tensor(y), q=0.5).backward()
+    wanted = sg.sparsehourglass_hinge_loss(z, y, q=0.5, return_grad=True)[1].scores
+    np.testing.assert_allclose(t.grad, wanted, rtol=1e-14)
+    assert t.grad[0] == pytest.approx(3.4722222222222223, rel=1e-14)

@@ -64,7 +64,7 @@ class Frame:
         return _autograd.project(x, radius, axis, mask)
 
     def means(self, z: Tensor, axis: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
-        return _plain.row_means(z, axis, mask)
+        return _autograd.row_means(z, axis, mask)
 
     def project_mean(self, m: Map, z: Tensor, q: Any, axis: int, mask: Tensor | None) -> Tensor:
         return _autograd.project_mean(z, q, m, axis, mask)

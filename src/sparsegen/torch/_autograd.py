@@ -15,7 +15,7 @@ from sparsegen._table.radius import of_mean
 from sparsegen.torch import _cpu, _plain
 from sparsegen.torch._cpu import Control
 from sparsegen.torch._operators import entmax_op, fit, project_op
-from sparsegen.torch._route import by_operator, eager, once, readable, to_onnx
+from sparsegen.torch._route import all_plain, by_operator, eager, once, readable, to_onnx
 
 
 class _Project(torch.autograd.Function):
@@ -132,6 +132,19 @@ def map_rows(
     return _cpu.map_rows(z, m.code, radius, second, dim, mask, False)[0]
 
 
+def row_means(z: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean and number of each row's entries that may be chosen, differentiable.
+
+    A mean next to 0 has a sign on which gradients turn: where the kernel can read the scores, it has the digits that a
+    plain sum would lose.
+    """
+    mean, n = _plain.row_means(z, dim, mask)
+    if not all_plain(z, mask):
+        return mean, n
+    lost = _cpu.row_means(z.detach(), dim, mask).to(mean.dtype) - mean.detach()
+    return mean + torch.where(lost.isfinite(), lost, 0.0), n
+
+
 def _asks(control: Control) -> bool:
     return isinstance(control, Tensor) and control.requires_grad
 
@@ -155,7 +168,7 @@ def project_mean(x: Tensor, q: Control, m: Map, dim: int, mask: Tensor | None) -
     """Project onto the radius a map makes of each row's mean, differentiable in `x` and `q`."""
 
     def by_radius(x: Tensor, q: Control, _: Any = None) -> Tensor:
-        return project(x, of_mean(torch, m.radius, *_plain.row_means(x, dim, mask), q), dim, mask)
+        return project(x, of_mean(torch, m.radius, *row_means(x, dim, mask), q), dim, mask)
 
     p = map_rows(x, q, 1.0, m, dim, mask, by_radius)
     return by_radius(x, q) if p is None else p

@@ -127,7 +127,7 @@ def _hinge(loss: Loss, z: Tensor, target: Shares, control: Tensor | float, mask:
     """F at the radius of the map, over that radius where the loss is scaled, row by row."""
     rule = loss.map.radius
     if rule.of == "mean":
-        radius = of_mean(torch, rule, *_plain.row_means(z, -1, mask), control)
+        radius = of_mean(torch, rule, *_autograd.row_means(z, -1, mask), control)
     else:
         if not isinstance(control, Tensor):
             control = torch.full((), control, dtype=_plain.wide(z), device=z.device)

@@ -254,7 +254,7 @@ def composed(q: Tensor, k: Tensor, control: Tensor | float, call: Call, signed: 
         return _autograd.entmax(z, 1.5, -1, mask) * keep
     radius = torch.as_tensor(control, dtype=torch.float64)
     if _of_mean(call):
-        radius = of_mean(torch, call.map.radius, *_plain.row_means(z, -1, mask), control)
+        radius = of_mean(torch, call.map.radius, *_autograd.row_means(z, -1, mask), control)
     return _plain.with_derivatives(z, radius, -1, signed.abs()) * keep
 
 
