@@ -1,5 +1,6 @@
 """What every public name says of itself: each argument, what comes back, and an example; and no stale name."""
 
+import importlib
 import inspect
 import re
 
@@ -94,3 +95,11 @@ def test_the_property_lab_takes_the_old_name_too():
     assert old.findings.keys() == check(sg.sparsemax, n_classes=(2,)).findings.keys()
     with pytest.raises(TypeError, match="mapping must be callable, got None"):
         check()
+
+
+@pytest.mark.parametrize("package", ["sparsegen", "sparsegen.torch", "sparsegen.jax"])
+@pytest.mark.parametrize("name", ["Nonsense", "nonsense_loss"])
+def test_a_name_that_is_not_there_is_missed_in_the_package_that_was_asked(package, name):
+    module = importlib.import_module(package)
+    with pytest.raises(AttributeError, match=f"^module '{package}' has no attribute '{name}'$"):
+        getattr(module, name)

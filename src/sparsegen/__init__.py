@@ -97,4 +97,6 @@ if not TYPE_CHECKING:  # a checker knows the names that are written
 
     def __getattr__(name: str) -> Any:
         """Functions of rows that the tables have beyond the names above."""
-        return getattr(_losses if name.endswith("_loss") else _maps, name)
+        from sparsegen._table.functions import row_of
+
+        return row_of(__name__, _losses if name.endswith("_loss") else _maps, name)

@@ -99,6 +99,11 @@ CASES = [
         "lam must be a number below 1, got dtype torch.int64.",
     ),
     (
+        lambda: sgt.Sparsegen(lam=0.0, shape=(3, 1))(torch.randn(4, 6)),
+        ValueError,
+        "the shape of lam must be broadcastable to (4,), the scores' shape without the class axis, got (3, 1).",
+    ),
+    (
         lambda: sgt.sparsegen_lin(Z, lam=[0.5, 0.25]),
         TypeError,
         "lam must be a number below 1, or a torch.Tensor of them, got [0.5, 0.25].",
@@ -209,7 +214,8 @@ def test_the_samples_are_not_refused():
 
 
 def test_a_control_that_is_no_tensor_and_no_number_is_named():
-    with pytest.raises(TypeError, match=r"^sparsegen: lam must be a number below 1, got array\(\[0\. , 0\.5\]\)\.$"):
+    text = r"lam must be a number below 1, or a torch\.Tensor of them, got array\(\[0\. , 0\.5\]\)\."
+    with pytest.raises(TypeError, match=f"^sparsegen: {text}$"):
         sgt.sparsegen_lin(torch.zeros(2, 3), lam=np.array([0.0, 0.5]))
 
 

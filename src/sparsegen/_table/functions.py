@@ -11,6 +11,14 @@ from sparsegen._table.controls import CONTROLS
 NEEDED = Parameter.empty  # the default of an option that has to be given
 
 
+def row_of(package: str, module: Any, name: str) -> Any:
+    """The function of a row by its name; the package that was asked has no such attribute if the tables have no row."""
+    try:
+        return getattr(module, name)
+    except AttributeError:
+        raise AttributeError(f"module {package!r} has no attribute {name!r}") from None
+
+
 def control_options(names: Iterable[str]) -> dict[str, Any]:
     """The controls of a map and their defaults."""
     return {name: NEEDED if CONTROLS[name].default is None else CONTROLS[name].default for name in names}

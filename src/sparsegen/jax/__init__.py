@@ -74,6 +74,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     """Functions of rows that the tables have beyond the names above."""
+    from sparsegen._table.functions import row_of
     from sparsegen.jax import losses, maps
 
-    return getattr(losses if name.endswith("_loss") else maps, name)
+    return row_of(__name__, losses if name.endswith("_loss") else maps, name)

@@ -146,6 +146,7 @@ if not TYPE_CHECKING:  # a checker knows the names that are written
 
     def __getattr__(name: str) -> Any:
         """Functions of rows that the tables have beyond the names above."""
+        from sparsegen._table.functions import row_of
         from sparsegen.torch import losses, maps
 
-        return getattr(losses if name.endswith("_loss") else maps, name)
+        return row_of(__name__, losses if name.endswith("_loss") else maps, name)

@@ -13,7 +13,7 @@ from sparsegen._table.controls import CONDITIONS
 from sparsegen._table.maps import MAPS, TRANSFORMS, Map
 from sparsegen._table.radius import DIAL
 from sparsegen.torch import _autograd, _fused, _plain
-from sparsegen.torch._cpu import STORAGE
+from sparsegen.torch._cpu import STORAGE, lead_shape
 from sparsegen.torch._inputs import check_control, check_mask, check_scores
 
 _STRIDED = torch.strided
@@ -156,6 +156,8 @@ def apply_radius(
 ) -> Any:
     """Apply a map with a dial by its radius 1 - lam."""
     z, dim = check_scores(scores, dim)
+    if isinstance(radius, Tensor):  # callers gave a lam
+        checks.control_broadcasts("lam", radius.shape, lead_shape(z, dim))
     radius, mask = check_control("radius", radius, z, dim), check_mask(mask, z)
     if not return_info and _fused.takes(m, z, dim):
         return _fused.run(m, z, radius, _fused.heat(m, temperature), dim, mask)

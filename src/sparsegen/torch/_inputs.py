@@ -63,7 +63,7 @@ def check_control(
     if type(value) is float and holds(value):
         return value
     if isinstance(value, list | tuple | np.ndarray):
-        checks.fail(TypeError, name, f"{condition}, or a torch.Tensor of them", value)
+        checks.fail(TypeError, name, f"{condition}, or a torch.Tensor of them", repr(value))
     if not isinstance(value, Tensor):
         return control_number(name, value, conditions)
     check_dense(name, value)
