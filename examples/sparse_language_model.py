@@ -19,6 +19,7 @@ import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
 import sparsegen.torch as sgt
+from sparsegen.bench.measure import machine
 from sparsegen.experiments.store import write_text
 from sparsegen.transformers import calibrate, sparsify
 
@@ -95,7 +96,8 @@ def drawn(found: dict) -> Any:
         axes.plot(*zip(*of_map), marker="o", label=mapping)
     axes.axhline(found["softmax"]["loss"], color="gray", linestyle=":", label="softmax")
     axes.set(xlabel="keys a query uses", ylabel="held-out loss", xscale="log")
-    axes.xaxis.set_major_formatter("{x:g}")
+    axes.set_xticks([2, 3, 5, 10, 20], labels=["2", "3", "5", "10", "20"])
+    axes.set_xticks([], minor=True)
     axes.legend()
     return figure
 
@@ -155,7 +157,7 @@ def main() -> None:
     if asked.figure:
         drawn(found).savefig(asked.figure)
     if asked.out:
-        write_text(asked.out, json.dumps(found, indent=1) + "\n")
+        write_text(asked.out, json.dumps({**found, "machine": machine()}, indent=1) + "\n")
 
 
 if __name__ == "__main__":

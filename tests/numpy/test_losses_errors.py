@@ -234,7 +234,7 @@ def test_message_names_argument_condition_and_value(call, error, text):
 @pytest.mark.parametrize("bad", [["a", "b"], np.array([1j, 0.5]), [None, object()]], ids=["text", "complex", "objects"])
 def test_controls_and_weights_that_are_not_numbers_are_named(bad):
     for f, z, y in ((sg, Z, Y), (sgt, T, torch.from_numpy(Y))):
-        with pytest.raises(TypeError, match=f"^sparsegen: lam must be {LAM}, got "):
+        with pytest.raises(TypeError, match=f"^sparsegen: lam must be {LAM}(, or a torch.Tensor of them)?, got "):
             f.sparsegen_hinge_loss(z, y, lam=bad)
         with pytest.raises(TypeError, match=r"^sparsegen: weight must be .*, got "):
             f.sparsegen_hinge_loss(z, y, weight=bad)
