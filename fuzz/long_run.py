@@ -1,6 +1,6 @@
 """A long run of both drivers, kept in results/fuzz.json: so many rows of each name and engine.
 
-    make -C fuzz release && python fuzz/long_run.py --rows 1000000
+    python fuzz/long_run.py --rows 1000000
 
 It can be stopped at any time and started again: each piece is added to what is there, with seeds that follow. The file
 says of each job which sources it ran on; what others have been through does not count, and the job starts afresh.
@@ -99,6 +99,11 @@ def fewest(result: dict[str, Any], driver: str, job: str) -> int:
     return min(found, default=0)
 
 
+def build() -> None:
+    """The kernel's driver, of the sources as they are."""
+    subprocess.run(["make", "-s", "-C", str(ROOT / "fuzz"), "release"], check=True)
+
+
 def run_piece(command: list[str], seed: int, rows: int) -> dict[str, Any]:
     """One run of a driver; a crash is a violation too."""
     done = subprocess.run(
@@ -127,10 +132,11 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--only", action="append", help="this family of the kernel's driver, map, loss or attention")
     parser.add_argument("--out", type=Path, default=ROOT / "results" / "fuzz.json")
     args = parser.parse_args(arguments)
-    if DRIVER.exists():  # built, but from other sources perhaps
-        subprocess.run(["make", "-s", "-C", str(ROOT / "fuzz"), "release"], check=True)
+    chosen = list(jobs(args.only))
+    if any(driver == "kernel" for driver, _, _ in chosen):
+        build()
     result = load(args.out)
-    for driver, job, command in jobs(args.only):
+    for driver, job, command in chosen:
         renew(result, driver, job)
         while (done := fewest(result, driver, job)) < args.rows:
             key = f"{driver} {job}"

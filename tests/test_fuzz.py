@@ -158,17 +158,19 @@ def test_layouts_hold_the_same_rows(layout):
 
 
 def test_a_long_run_adds_up_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
-    pieces = []
+    pieces, built = [], []
 
     def piece(command, seed, rows):
         pieces.append((command[-1], seed, rows))
         return {"rows": {f"{command[-1]}/plain/float32": rows}, "failures": []}
 
     monkeypatch.setattr(long_run, "run_piece", piece)
+    monkeypatch.setattr(long_run, "build", lambda: built.append(len(pieces)))
     monkeypatch.setattr(long_run, "PIECE", 40)
     out = tmp_path / "fuzz.json"
     assert long_run.main(["--rows", "100", "--only", "project", "--only", "softmax", "--out", str(out)]) == 0
     assert pieces == [(name, seed, rows) for name in ("project", "softmax") for seed, rows in enumerate((40, 40, 20))]
+    assert built == [0]  # before the first, so that no older driver is counted
     assert long_run.main(["--rows", "130", "--only", "project", "--out", str(out)]) == 0
     assert pieces[6:] == [("project", 3, 30)]
     found = json.loads(out.read_text())
@@ -189,6 +191,7 @@ def test_a_long_run_adds_up_and_goes_on_where_it_stopped(tmp_path, monkeypatch):
 
 def test_a_long_run_keeps_what_went_wrong(tmp_path, monkeypatch):
     monkeypatch.setattr(long_run, "run_piece", lambda *args: {"rows": {}, "failures": ["project is wrong"]})
+    monkeypatch.setattr(long_run, "build", lambda: None)
     out = tmp_path / "fuzz.json"
     assert long_run.main(["--rows", "100", "--only", "project", "--out", str(out)]) == 1
     assert json.loads(out.read_text())["violations"] == ["project is wrong"]

@@ -13,10 +13,11 @@ from sparsegen._table.controls import CONDITIONS
 from sparsegen._table.maps import MAPS, TRANSFORMS, Map
 from sparsegen._table.radius import DIAL
 from sparsegen.torch import _autograd, _fused, _plain
-from sparsegen.torch._cpu import STORAGE, lead_shape
+from sparsegen.torch._cpu import STORAGE
 from sparsegen.torch._inputs import check_control, check_mask, check_scores
 
 _STRIDED = torch.strided
+_RADIUS = {"lam": CONDITIONS["radius"]}  # 1 - lam, under the name that callers know
 
 
 class Info(NamedTuple):
@@ -156,9 +157,7 @@ def apply_radius(
 ) -> Any:
     """Apply a map with a dial by its radius 1 - lam."""
     z, dim = check_scores(scores, dim)
-    if isinstance(radius, Tensor):  # callers gave a lam
-        checks.control_broadcasts("lam", radius.shape, lead_shape(z, dim))
-    radius, mask = check_control("radius", radius, z, dim), check_mask(mask, z)
+    radius, mask = check_control("lam", radius, z, dim, _RADIUS), check_mask(mask, z)
     if not return_info and _fused.takes(m, z, dim):
         return _fused.run(m, z, radius, _fused.heat(m, temperature), dim, mask)
     return finish(recipe.apply_radius(FRAME, m, z, radius, temperature, dim, mask, return_info), return_info)
@@ -178,7 +177,8 @@ def apply_learned(
 def apply_own(scores: Any, radius: Any, transform: Any, dim: Any, mask: Any, return_info: bool = False) -> Any:
     """Apply sparsegen with the caller's own transform by its radius 1 - lam."""
     z, dim = check_scores(scores, dim)
-    radius, mask, own = check_control("radius", radius, z, dim), check_mask(mask, z), checked_transform(transform)
+    radius, mask = check_control("lam", radius, z, dim, _RADIUS), check_mask(mask, z)
+    own = checked_transform(transform)
     found = recipe.project(
         FRAME, z, radius, dim, mask, return_info, lambda hidden: recipe.own_points(FRAME, own, hidden, dim)
     )

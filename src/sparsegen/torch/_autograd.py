@@ -138,10 +138,13 @@ def row_means(z: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]
     A mean next to 0 has a sign on which gradients turn: where the kernel can read the scores, it has the digits that a
     plain sum would lose.
     """
-    mean, n = _plain.row_means(z, dim, mask)
     if not all_plain(z, mask):
-        return mean, n
-    lost = _cpu.row_means(z.detach(), dim, mask).to(mean.dtype) - mean.detach()
+        return _plain.row_means(z, dim, mask)
+    exact, n = _cpu.row_means(z.detach(), dim, mask)
+    if not (z.requires_grad and torch.is_grad_enabled()):
+        return exact, n
+    mean, _ = _plain.row_means(z, dim, mask)  # for its derivatives
+    lost = exact - mean.detach()
     return mean + torch.where(lost.isfinite(), lost, 0.0), n
 
 

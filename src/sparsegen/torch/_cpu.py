@@ -128,8 +128,8 @@ def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) ->
     return p
 
 
-def row_means(x: Tensor, dim: int, mask: Tensor | None) -> Tensor:
-    """Mean of each row's entries that may be chosen, with all its digits (float64)."""
+def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Mean of each row's entries that may be chosen, with all its digits, and their number (float64)."""
     mean, count = torch.zeros((2, *lead_shape(x, dim)), dtype=torch.float64)
     if x.numel():
         x, walk = _walk(x, dim)
@@ -138,7 +138,7 @@ def row_means(x: Tensor, dim: int, mask: Tensor | None) -> Tensor:
             address(x), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, address_or_none(rows),
             address_or_none(offsets), mean.data_ptr(), count.data_ptr(), torch.get_num_threads(),
         )  # fmt: skip
-    return mean
+    return mean, count
 
 
 Control = Tensor | float
