@@ -9,7 +9,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 STAMP := .venv/.installed
-SOURCES := pyproject.toml constraints.txt CMakeLists.txt $(wildcard src/sparsegen/_kernel/*)
+SOURCES := pyproject.toml constraints.txt lock.txt CMakeLists.txt $(wildcard src/sparsegen/_kernel/*)
 
 SECONDS := 60
 ROWS :=
@@ -17,7 +17,7 @@ CASES := 2000
 LIMIT = $(if $(ROWS),--rows $(ROWS),--seconds $(SECONDS))
 KERNEL := build/fuzz
 
-.PHONY: demo test test-slow lint bench fuzz sanitize fuzz-kernel-quickly fuzz-front-ends-quickly docs docs-numbers wheel clean
+.PHONY: demo test test-slow lint bench fuzz sanitize fuzz-kernel-quickly fuzz-front-ends-quickly docs docs-numbers wheel lock clean
 
 demo: $(STAMP)
 	$(BIN)/sparsegen tour
@@ -71,6 +71,13 @@ docs: $(STAMP)
 wheel: $(STAMP)
 	$(BIN)/python tools/wheel.py
 
+# After an upgrade by hand that passed every check: what .venv holds is what the next one will hold.
+lock:
+	@{ echo '# The versions the checks last passed with, so that no release of another project turns them red: make lock.'; \
+	   echo '-c constraints.txt'; \
+	   $(BIN)/python -m pip freeze --exclude-editable | grep -vE '^(torch|triton)==' \
+	     | sed 's/$$/; python_version == "3.11"/'; } > lock.txt.new && mv lock.txt.new lock.txt
+
 docs-numbers: $(STAMP)
 	$(BIN)/python benchmarks/documents.py
 
@@ -84,10 +91,10 @@ $(STAMP): $(SOURCES)
 	@echo "[1/3] an environment in .venv"
 	$(PYTHON) -m venv .venv
 	@echo "[2/3] JAX, whose headers the kernel is built with"
-	$(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt jax
+	$(BIN)/python -m pip install --disable-pip-version-check -c lock.txt jax
 	@echo "[3/3] torch and what the checks need: large, a few minutes; then the kernel, a minute or two of compiling"
 	SPARSEGEN_JAX_INCLUDE=$$($(BIN)/python -c 'import jax.ffi; print(jax.ffi.include_dir())') \
-	  $(BIN)/python -m pip install --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	  $(BIN)/python -m pip install --disable-pip-version-check -c lock.txt -e '.[dev]'
 	@touch $@
 
 clean:

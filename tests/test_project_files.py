@@ -39,7 +39,7 @@ def test_the_tour_reports_what_the_maps_give():
 @pytest.mark.skipif(os.name != "posix", reason="make and a POSIX shell are needed")
 def test_make_says_what_to_install_where_there_is_no_compiler(tmp_path):
     shutil.copy(ROOT / "Makefile", tmp_path)
-    for name in ("pyproject.toml", "constraints.txt", "CMakeLists.txt"):
+    for name in ("pyproject.toml", "constraints.txt", "lock.txt", "CMakeLists.txt"):
         (tmp_path / name).touch()
     tools = tmp_path / "bin"
     tools.mkdir()
