@@ -23,7 +23,8 @@ class AttentionBlocks {
         stride_((job.keys + kPanel<T> - 1) / kPanel<T> * kPanel<T> + 64 / int64_t(sizeof(T))),
         scores_(new T[job.block_rows() * stride_]), maxima_(new T[job.block_rows() * stride_ / 2]),
         ranges_(new T[job.block_rows()]), queries_(new T[job.block_rows() * job.width + 1]), out_(new T[job.value_width + 1]),
-        spans_(new Span[job.block_rows()]) {}
+        sums_(new T[job.block_rows() * job.value_width + 1]),
+        spans_(new Span[job.block_rows()]), whole_(new int64_t[job.block_rows()]) {}
 
   void run(int64_t block) {
     const int64_t first = job_.first_row(block), n = job_.rows_in(block);
@@ -36,10 +37,13 @@ class AttentionBlocks {
     }
     if (job_.few()) score_few(head, first, n);
     else if (all.low < all.high) score(head, first, n, all);
-    for (int64_t i = 0; i < n; ++i) finish(head, first + i, i, job_.pieces ? job_.pieces + block : nullptr);
+    wholes_ = 0;
+    for (int64_t i = 0; i < n; ++i) finish(head, first + i, i, all, job_.pieces ? job_.pieces + block : nullptr);
+    sum_whole(head, first, all);
   }
 
  private:
+  static constexpr int64_t kNear = 24576;  // bytes of values
   static constexpr T kBig = std::numeric_limits<T>::max() / 4;
 
   static bool can_pair(const AttentionJob& job) {
@@ -121,12 +125,13 @@ class AttentionBlocks {
     const Span span = spans_[i];
     const int64_t K = std::max<int64_t>(span.high - span.low, 0);
     T *x = scores_.get() + i * stride_ + span.low, *maxima = maxima_.get() + (i * stride_ + span.low) / 2;
-    chosen_.n = 0;
+    chosen_.n = 0, chosen_.dense = false;
     if (K && job_.mask_at) add_mask(job_, row / job_.queries, row % job_.queries, span, x);
     const double r = attention_radius(job_, row, x, K);
     if (K == 0) return;
     bool finite;
-    if (job_.mask_at || job_.few()) {
+    const bool closed = job_.mask_at || job_.few();
+    if (closed) {
       finite = look(x, K, maxima);
     } else {
       finite = bounded(ranges_[i], std::fabs(job_.scale));
@@ -135,7 +140,7 @@ class AttentionBlocks {
     if (!finite) maxima = nullptr;
     switch (job_.weigh) {
       case Weigh::project: choose(x, K, r, maxima, scratch_, chosen_); break;
-      case Weigh::shares: choose_shares(x, K, r, job_.temperature, scratch_, chosen_); break;
+      case Weigh::shares: choose_shares(x, K, r, job_.temperature, finite && !closed, scratch_, chosen_); break;
       case Weigh::root: choose_root(x, K, maxima, scratch_, chosen_); break;
     }
     for (int64_t j = 0; span.low && j < chosen_.n; ++j) chosen_.at[j] += int32_t(span.low);
@@ -145,21 +150,75 @@ class AttentionBlocks {
     }
   }
 
-  void finish(int64_t head, int64_t row, int64_t i, Piece* piece) {
-    find(row, i);
+  S* out_row(int64_t row) const { return static_cast<S*>(job_.out) + row * job_.value_width; }
+
+  // Lists the support of a row that stands in the place of its scores.
+  void list(int64_t i) {
+    const Span span = spans_[i];
+    choose_nonzero(scores_.get() + i * stride_ + span.low, span.high - span.low, chosen_);
+    for (int64_t j = 0; span.low && j < chosen_.n; ++j) chosen_.at[j] += int32_t(span.low);
+  }
+
+  // Gathers the values of the support that is listed.
+  void sum_listed(int64_t head, int64_t row) {
     const T* weight = drop(job_, row, chosen_);
-    if (job_.out) {
-      S* to = static_cast<S*>(job_.out) + row * job_.value_width;
-      T* sum = out_.get();
-      if constexpr (std::is_same_v<S, T>) sum = to;
-      combine(row_of<S>(job_.v, head, 0), job_.v.row, job_.value_width, chosen_.at.get(), weight, chosen_.n, sum);
-      if constexpr (!std::is_same_v<S, T>) narrow_row<false>(sum, job_.value_width, to);
+    if (!job_.out) return;
+    T* sum = out_.get();
+    if constexpr (std::is_same_v<S, T>) sum = out_row(row);
+    combine(row_of<S>(job_.v, head, 0), job_.v.row, job_.value_width, chosen_.at.get(), weight, chosen_.n, sum);
+    if constexpr (!std::is_same_v<S, T>) narrow_row<false>(sum, job_.value_width, out_row(row));
+  }
+
+  void finish(int64_t head, int64_t row, int64_t i, Span all, Piece* piece) {
+    find(row, i);
+    if (chosen_.dense && !piece && job_.dropout == 0 && job_.out) {
+      T* x = scores_.get() + i * stride_;
+      std::fill(x + all.low, x + spans_[i].low, T(0)), std::fill(x + spans_[i].high, x + all.high, T(0));
+      whole_[wholes_++] = i;
+      return;
     }
+    if (chosen_.dense) list(i);
+    sum_listed(head, row);
     if (!piece) return;
     job_.sizes[row] = chosen_.n;
     piece->index.insert(piece->index.end(), chosen_.at.get(), chosen_.at.get() + chosen_.n);
     auto& values = piece->values(T());
     values.insert(values.end(), chosen_.p.get(), chosen_.p.get() + chosen_.n);
+  }
+
+  // The rows of the block whose weights stand in the place of their scores: several at a time, and by stretches of keys whose
+  // values stay in the nearest cache for all of them.
+  void sum_whole(int64_t head, int64_t first, Span all) {
+    const int64_t E = job_.value_width, stretch = std::max<int64_t>(16, kNear / (E * int64_t(sizeof(S)) + 1));
+    std::fill_n(sums_.get(), wholes_ * E, T(0));
+    for (int64_t key = all.low; wholes_ && key < all.high; key += stretch)
+      for (int64_t from = 0; from < wholes_; from += kTileRows) add_values(head, from, key, std::min(stretch, all.high - key));
+    for (int64_t i = 0; i < wholes_; ++i) {
+      const T* sum = sums_.get() + i * E;
+      const int64_t row = first + whole_[i];
+      if (has_nan(sum, E)) {  // nothing times infinity, perhaps: what has no weight must not count
+        list(whole_[i]);
+        sum_listed(head, row);
+      } else if constexpr (std::is_same_v<S, T>) {
+        std::copy_n(sum, E, out_row(row));
+      } else {
+        narrow_row<false>(sum, E, out_row(row));
+      }
+    }
+  }
+
+  // n keys of up to kTileRows of those rows.
+  void add_values(int64_t head, int64_t from, int64_t key, int64_t n) {
+    static constexpr void (*add[])(const S*, int64_t, int64_t, int64_t, const Weighed<T>&) = {
+        combine_rows<1, S, T>, combine_rows<2, S, T>, combine_rows<3, S, T>,
+        combine_rows<4, S, T>, combine_rows<5, S, T>, combine_rows<6, S, T>};
+    const int rows = int(std::min<int64_t>(kTileRows, wholes_ - from));
+    Weighed<T> these;
+    for (int i = 0; i < rows; ++i) {
+      these.w[i] = scores_.get() + whole_[from + i] * stride_ + key;
+      these.out[i] = sums_.get() + (from + i) * job_.value_width;
+    }
+    add[rows - 1](row_of<S>(job_.v, head, key), job_.v.row, job_.value_width, n, these);
   }
 
   const AttentionJob& job_;
@@ -171,8 +230,10 @@ class AttentionBlocks {
   Chosen<T> chosen_;
   int64_t stride_;
   T largest_ = 0;
-  std::unique_ptr<T[]> scores_, maxima_, ranges_, queries_, out_;
+  std::unique_ptr<T[]> scores_, maxima_, ranges_, queries_, out_, sums_;
   std::unique_ptr<Span[]> spans_;
+  std::unique_ptr<int64_t[]> whole_;  // the rows of a block left to sum_whole()
+  int64_t wholes_ = 0;
 };
 
 // f(S()) for the storage type of a job.

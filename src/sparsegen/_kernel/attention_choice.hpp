@@ -44,6 +44,7 @@ struct Chosen {
   std::unique_ptr<int32_t[]> at;
   std::unique_ptr<T[]> p, weight;
   int64_t n = 0;
+  bool dense = false;  // then the probabilities stand in the place of the scores, zeros among them, and nothing is listed here
   explicit Chosen(int64_t K) : at(new int32_t[K]), p(new T[K]), weight(new T[K]) {}
   void add(int64_t i, T value) { at[n] = int32_t(i), p[n++] = value; }
   // The lanes of `v` whose bit is set, which stand from `from` on.
@@ -62,13 +63,13 @@ inline void choose_step(const T* x, int64_t from, Vec<T> tau, Vec<T> rest, Vec<T
   }
 }
 
-// write_row() of simplex.hpp for the support only.
+// write_row() of simplex.hpp for the support only, with or without the maxima of blocks.
 template <class T>
 inline void choose_row(const Row<T>& row, const T* maxima, const Cut<T>& cut, double r, Chosen<T>& out) {
   const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(1 / r));
   const Vec<T> error = splat(T(kRounding<T> * r / double(cut.count))), bound = splat(cut.rest < 0 ? -kInf<T> : cut.tau);
-  for (int64_t from = 0; from < row.steps; from += kBlock, maxima += kWidth<T>) {
-    if (!lane_bits<T>(load(maxima) > bound)) continue;
+  for (int64_t from = 0; from < row.steps; from += kBlock) {
+    if (maxima && !lane_bits<T>(load(maxima + from / kBlock * kWidth<T>) > bound)) continue;
     for (int64_t i = from; i < std::min(from + kBlock, row.steps); ++i)
       choose_step(row.at(i), i * kStep<T>, tau, rest, error, scale, out);
   }
@@ -212,17 +213,34 @@ inline void choose(T* x, int64_t K, double r, T* maxima, const Scratch<T>& s, Ch
   choose_nonzero(x, K, out);
 }
 
-// The same of shares of the sum of e^(x / temperature), `keep` of which is the radius.
+// More than half of the entries: sooner summed as they stand than gathered.
+inline bool mostly(int64_t n, int64_t K) { return 2 * n > K; }
+
+// The same of shares of the sum of e^(x / temperature), `keep` of which is the radius. In an `open` row all are finite.
 template <class T>
-inline void choose_shares(T* x, int64_t K, double keep, double temperature, const Scratch<T>& s, Chosen<T>& out) {
-  const Prepared made = make_shares(Transform::exp, x, x, K, keep, temperature);
-  if (made.way == Way::project) return choose(x, K, made.radius, static_cast<T*>(nullptr), s, out);
-  const Vec<T> scale = splat(T(1 / made.radius));
-  out.n = 0;
-  for (int64_t i = 0; i < K; i += kWidth<T>) {  // the last vector is filled up with zeros
-    const Vec<T> p = load(x + i) * scale;
-    out.append(i, p, lane_bits<T>(p != Vec<T>{}));
+inline void choose_shares(T* x, int64_t K, double keep, double temperature, bool open, const Scratch<T>& s, Chosen<T>& out) {
+  const Prepared made = (open ? make_shares<T, true, true> : make_shares<T, true>)(Transform::exp, x, x, K, keep, temperature);
+  if (made.way == Way::shares) {
+    out.dense = true;
+    return write_shares<false>(x, K, made.radius, x);
   }
+  const Row<T> row(x, K);
+  const double r = made.radius;
+  Cut<T> cut{0, 0, 0, 0};
+  if (plain_radius<T>(r) && std::isfinite(made.base)) {
+    // Where little is cut off most entries stay, so the search begins with all of them: their threshold bounds the row's from
+    // below, less what rounding does to their sum.
+    const double sum = r / keep, all = (sum - r - sum * 0x1p-20) / double(K);
+    const T low = std::max(add_down(T(1), -r), all > 0 ? T(all) : T(-1));
+    cut = newton(row, low, low, r);
+  }
+  if (!(cut.count > 0 && cut.sum <= 2 * r)) return choose(x, K, r, static_cast<T*>(nullptr), s, out);
+  if (mostly(cut.count, K)) {
+    out.dense = true;
+    write_row<false>(row, K, static_cast<const T*>(nullptr), cut, r, x, 0);
+    return;
+  }
+  choose_row(row, static_cast<const T*>(nullptr), cut, r, out);
 }
 
 // The same of entmax with alpha = 1.5, whose support lies within 2 of the largest score.

@@ -6,6 +6,13 @@
 
 namespace sparsegen::SPARSEGEN_ISA {
 
+inline constexpr int kTileRows = 6;  // of queries scored together: 6 x 2 vectors of sums, 2 of keys, one of a query: 15 of 16 registers
+#if defined(__AVX512F__)
+inline constexpr int kWideTile = 4;  // vectors of values summed together: 6 x 4 of sums, 4 of values, one of a weight: 29 of 32
+#else
+inline constexpr int kWideTile = 2;
+#endif
+
 template <class S>
 using Wide = typename ComputeIn<S>::type;
 
@@ -82,6 +89,66 @@ inline void combine(const S* m, int64_t stride, int64_t E, const int32_t* at, co
   Vec<T> sum{};
   for (int64_t j = 0; j < n; ++j) sum = fma(splat(w[j]), read_part(m + at[j] * stride + e, left), sum);
   store_part(out + e, sum, left);
+}
+
+// Rows of weights, each with its own place and its own sum.
+template <class T>
+struct Weighed {
+  const T* w[kTileRows];
+  T* out[kTileRows];
+};
+
+// Goes on with the sums of combine() for R rows of n weights that stand side by side, zeros among them: N vectors of each row
+// of `m` are read once for all of them. The same additions in the same order, and a zero adds nothing to a number.
+template <int R, int N, class S, class T>
+inline void combine_tile(const S* m, int64_t stride, int64_t n, const Weighed<T>& rows, int64_t at) {
+  constexpr int W = kWidth<T>;
+  Vec<T> sum[R][N];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < N; ++v) sum[i][v] = load(rows.out[i] + at + v * W);
+  const T* w[R];
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i) w[i] = rows.w[i];
+  const S* row = m + at;
+  for (int64_t j = 0; j < n; ++j, row += stride) {
+    Vec<T> x[N];
+#pragma GCC unroll 8
+    for (int v = 0; v < N; ++v) x[v] = read(row + v * W);
+#pragma GCC unroll 8
+    for (int i = 0; i < R; ++i) {
+      const Vec<T> wj = splat(w[i][j]);
+#pragma GCC unroll 8
+      for (int v = 0; v < N; ++v) sum[i][v] = fma(wj, x[v], sum[i][v]);
+    }
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < R; ++i)
+#pragma GCC unroll 8
+    for (int v = 0; v < N; ++v) store(rows.out[i] + at + v * W, sum[i][v]);
+}
+
+// All E entries of R rows: as many vectors together as there are registers for, then one, then a part of one.
+template <int R, class S, class T>
+inline void combine_rows(const S* m, int64_t stride, int64_t E, int64_t n, const Weighed<T>& rows) {
+  constexpr int W = kWidth<T>, N = kWideTile;
+  int64_t e = 0;
+  for (; e + N * W <= E; e += N * W) combine_tile<R, N>(m, stride, n, rows, e);
+  for (; e + W <= E; e += W) combine_tile<R, 1>(m, stride, n, rows, e);
+  const int left = int(E - e);
+  for (int i = 0; left && i < R; ++i) {
+    Vec<T> sum = load_part(rows.out[i] + e, left);
+    for (int64_t j = 0; j < n; ++j) sum = fma(splat(rows.w[i][j]), read_part(m + j * stride + e, left), sum);
+    store_part(rows.out[i] + e, sum, left);
+  }
+}
+
+template <class T>
+inline bool has_nan(const T* x, int64_t n) {
+  bool found = false;  // all are looked at: a loop that may end early is not made of vectors
+  for (int64_t i = 0; i < n; ++i) found |= x[i] != x[i];
+  return found;
 }
 
 // out += w * x

@@ -20,7 +20,6 @@ inline constexpr bool kPairs = true;
 inline constexpr bool kPairs = false;
 #endif
 
-inline constexpr int kTileRows = 6;  // 6 x 2 vectors of sums, 2 of keys and one of a query fill 15 of 16 registers
 template <class T>
 inline constexpr int kPanel = 2 * kWidth<T>;  // keys scored together
 

@@ -1,5 +1,5 @@
-// Exponentials and logarithms of vectors, to about an ulp. The same operations on every instruction set, none of them fused:
-// an entry has the same bits wherever it is computed.
+// Exponentials and logarithms of vectors, to about an ulp. The same operations on every instruction set, none of them fused
+// unless asked for: an entry has the same bits wherever it is computed.
 #pragma once
 
 #include "simd.hpp"
@@ -18,7 +18,7 @@ struct Parts {
   static constexpr T whole = sizeof(T) == 4 ? T(0x1.8p23) : T(0x1.8p52);  // added, it rounds to a whole number
   static constexpr T ln2_high = sizeof(T) == 4 ? T(0x1.62ep-1) : T(0x1.62e42feep-1);
   static constexpr T ln2_low = sizeof(T) == 4 ? T(0x1.62e42fefa39efp-1 - 0x1.62ep-1) : T(0x1.a39ef35793c76p-33);
-  static constexpr T least = sizeof(T) == 4 ? T(-104) : T(-746);  // below, e^x is 0
+  static constexpr T least = sizeof(T) == 4 ? T(-104) : T(-746);  // e^x rounds to 0, and below
   static constexpr T most = sizeof(T) == 4 ? T(89) : T(710);
 };
 
@@ -31,37 +31,56 @@ inline Vec<T> two_to(Mask<T> n) {
 // e^x = (1 + q) 2^n; NaN comes through in q.
 template <class T>
 struct Exponential {
-  Vec<T> q;
-  Mask<T> n;
+  Vec<T> q, up;  // up: n on top of Parts::whole, whose last bits it is
+  Vec<T> number() const { return up - Parts<T>::whole; }
+  Mask<T> n() const { return (Mask<T>)up - (Mask<T>)splat(Parts<T>::whole); }
 };
 
+// x 2^n of a whole number n, rounded once, also where that is subnormal.
 template <class T>
-inline Exponential<T> split_exp(Vec<T> x) {
-  const Vec<T> least = splat(Parts<T>::least), most = splat(Parts<T>::most);
-  const Vec<T> y = vmin(most, vmax(least, x));  // NaN of x stays
-  const Vec<T> up = y * T(1.4426950408889634074) + Parts<T>::whole, n = up - Parts<T>::whole;
-  const Vec<T> r = (y - n * Parts<T>::ln2_high) - n * Parts<T>::ln2_low;
-  Vec<T> s;
-  if constexpr (sizeof(T) == 4) {
-    s = ((((r * T(1. / 5040) + T(1. / 720)) * r + T(1. / 120)) * r + T(1. / 24)) * r + T(1. / 6)) * r + T(0.5);
-  } else {
-    s = r * T(1. / 6227020800) + T(1. / 479001600);
-    s = (s * r + T(1. / 39916800)) * r + T(1. / 3628800);
-    s = (s * r + T(1. / 362880)) * r + T(1. / 40320);
-    s = (s * r + T(1. / 5040)) * r + T(1. / 720);
-    s = (s * r + T(1. / 120)) * r + T(1. / 24);
-    s = (s * r + T(1. / 6)) * r + T(0.5);
-  }
-  return {r + (r * r) * s, (Mask<T>)up - (Mask<T>)splat(Parts<T>::whole)};
+inline Vec<T> shift(Vec<T> x, const Exponential<T>& e) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_scalef_ps((__m512)x, (__m512)e.number());
+  else return (Vec<T>)_mm512_scalef_pd((__m512d)x, (__m512d)e.number());
+#else
+  const Mask<T> n = e.n(), half = n >> 1;  // in two steps, as 2^n may be subnormal; the first is exact
+  return x * two_to<T>(half) * two_to<T>(n - half);
+#endif
 }
 
-// For x from -inf to where e^x overflows.
-template <class T>
+// a b + c
+template <bool fused, class T>
+inline Vec<T> add_product(Vec<T> a, Vec<T> b, Vec<T> c) {
+  if constexpr (fused) return fma(a, b, c);
+  else return a * b + c;
+}
+
+template <class T, bool fused = false>
+inline Exponential<T> split_exp(Vec<T> x) {
+  const auto add = [](Vec<T> a, Vec<T> b, Vec<T> c) { return add_product<fused, T>(a, b, c); };
+  const Vec<T> least = splat(Parts<T>::least), most = splat(Parts<T>::most);
+  const Vec<T> y = vmin(most, vmax(least, x));  // NaN of x stays
+  const Vec<T> up = add(y, splat(T(1.4426950408889634074)), splat(Parts<T>::whole)), n = Parts<T>::whole - up;
+  const Vec<T> r = add(n, splat(Parts<T>::ln2_low), add(n, splat(Parts<T>::ln2_high), y));
+  // (e^r - 1 - r) / r^2, in pairs and pairs of pairs: a polynomial term by term would wait for each one before.
+  const auto two = [=](double low, double high) { return add(r, splat(T(high)), splat(T(low))); };
+  const Vec<T> r2 = r * r, r4 = r2 * r2, first = add(two(1. / 24, 1. / 120), r2, two(1. / 2, 1. / 6));
+  Vec<T> s;
+  if constexpr (sizeof(T) == 4) {
+    s = add(two(1. / 720, 1. / 5040), r4, first);
+  } else {
+    const Vec<T> second = add(two(1. / 40320, 1. / 362880), r2, two(1. / 720, 1. / 5040));
+    const Vec<T> third = add(two(1. / 479001600, 1. / 6227020800), r2, two(1. / 3628800, 1. / 39916800));
+    s = add(add(third, r4, second), r4, first);
+  }
+  return {add(r2, s, r), up};
+}
+
+// For x from -inf, where it is 0 as it is for Parts::least, to where e^x overflows.
+template <class T, bool fused = false>
 inline Vec<T> vexp(Vec<T> x) {
-  const Exponential<T> e = split_exp<T>(x);
-  const Mask<T> half = e.n >> 1;  // in two steps, as 2^n may be subnormal
-  const Vec<T> found = (e.q + T(1)) * two_to<T>(half) * two_to<T>(e.n - half);
-  return select<T>(x < splat(Parts<T>::least), Vec<T>{}, found);
+  const Exponential<T> e = split_exp<T, fused>(x);
+  return shift<T>(e.q + T(1), e);
 }
 
 // e^x - 1 for x <= 0 (and a little above).
@@ -69,7 +88,7 @@ template <class T>
 inline Vec<T> vexpm1(Vec<T> x) {
   const Vec<T> y = vmax(splat(T(-60)), x);  // e^-60 is nothing beside 1; NaN of x stays
   const Exponential<T> e = split_exp<T>(y);
-  const Vec<T> scale = two_to<T>(e.n);
+  const Vec<T> scale = two_to<T>(e.n());
   return e.q * scale + (scale - T(1));
 }
 
@@ -85,16 +104,15 @@ inline Vec<T> vlog(Vec<T> x) {
   const Vec<T> count = (Vec<T>)(n + (Mask<T>)splat(Parts<T>::whole)) - Parts<T>::whole -
                        select<T>(small, splat(sizeof(T) == 4 ? T(25) : T(54)), Vec<T>{});
   const Vec<T> f = m - T(1), s = f / (m + T(1)), t = s * s;
+  const auto two = [=](double low, double high) { return t * T(high) + T(low); };
+  const Vec<T> t2 = t * t, first = two(2. / 3, 2. / 5) + two(2. / 7, 2. / 9) * t2;
   Vec<T> g;
   if constexpr (sizeof(T) == 4) {
-    g = (((t * T(2. / 11) + T(2. / 9)) * t + T(2. / 7)) * t + T(2. / 5)) * t + T(2. / 3);
+    g = first + T(2. / 11) * (t2 * t2);
   } else {
-    g = t * T(2. / 23) + T(2. / 21);
-    g = (g * t + T(2. / 19)) * t + T(2. / 17);
-    g = (g * t + T(2. / 15)) * t + T(2. / 13);
-    g = (g * t + T(2. / 11)) * t + T(2. / 9);
-    g = (g * t + T(2. / 7)) * t + T(2. / 5);
-    g = g * t + T(2. / 3);
+    const Vec<T> t4 = t2 * t2, second = two(2. / 11, 2. / 13) + two(2. / 15, 2. / 17) * t2;
+    const Vec<T> third = two(2. / 19, 2. / 21) + T(2. / 23) * t2;
+    g = first + (second + third * t4) * t4;
   }
   // log m = 2 s + s t g, and 2 s = f - s f: f is exact, so what is added to it may round.
   const Vec<T> rest = s * (t * g - f);

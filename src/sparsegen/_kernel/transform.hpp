@@ -135,8 +135,9 @@ inline void scale_exponentials(Prepared* made, int n) {
 }
 
 // Shares of a sum: weights that are not negative. `keep` of the sum is the radius; all of it makes the threshold 0, and hidden
-// entries are then 0 at once.
-template <class T>
+// entries are then 0 at once. With `fused` operations an engine has digits of its own; no
+// entry of an `open` row is hidden.
+template <class T, bool fused = false, bool open = false>
 inline Prepared make_shares(Transform transform, const T* z, T* x, int64_t K, double keep, double temperature) {
   const bool squares = transform == Transform::sq;
   const Vec<T> hidden = splat(-kInf<T>), zero{}, none = keep == 1 ? zero : hidden;
@@ -151,7 +152,10 @@ inline Prepared make_shares(Transform transform, const T* z, T* x, int64_t K, do
   if (transform == Transform::exp) {
     // A temperature below the smallest number is that number: the limit is the same.
     const Vec<T> most = splat(top), by = splat(std::max(T(temperature), std::numeric_limits<T>::min()));
-    const auto weight = [=](Vec<T> v, Vec<T> below) { return select<T>(v == hidden, none, vexp<T>(below)); };
+    const auto weight = [=](Vec<T> v, Vec<T> below) {
+      const Vec<T> made = vexp<T, fused>(below);
+      return open ? made : select<T>(v == hidden, none, made);
+    };
     if (temperature == 1) sum = make_row<true>(z, x, K, [=](Vec<T> v) { return weight(v, v - most); });
     else sum = make_row<true>(z, x, K, [=](Vec<T> v) { return weight(v, (v - most) / by); });
   } else {

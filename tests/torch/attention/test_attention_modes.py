@@ -112,6 +112,38 @@ def test_the_dial_of_softmax_by_the_kernel(lam, kind):
     close(soft, torch.nn.functional.scaled_dot_product_attention(q, k, v, **kind), 1e-6)
 
 
+@pytest.mark.parametrize("name", _core.engines())
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16], ids=str)
+def test_rows_summed_as_they_stand_have_the_bits_of_those_gathered(dtype, name):
+    """Weights asked for are listed, and their values gathered; those of most keys are else left in their place."""
+    before = _core.engine()
+    _core.use_engine(name)
+    try:
+        masks = {"all": {}, "causal": {"is_causal": True}, "mask": {"attn_mask": sample(75, 150, seed=6) > -1}}
+        for lam, width, queries in ((0.0, 64, 75), (0.05, 20, 75), (0.3, 5, 75), (0.05, 130, 3), (0.05, 64, 1)):
+            q = sample(2, 4, queries, 8, seed=1).to(dtype)
+            k, v = sample(2, 2, 150, 8, seed=2).to(dtype), sample(2, 2, 150, width, seed=3).to(dtype)
+            for mask in masks.values() if queries == 75 else ({},):
+                how = {"mapping": "sparsegen_softmax", "lam": lam, "enable_gqa": True, **mask}
+                gathered, weights = sgt.sparse_attention(q, k, v, return_weights="csr", **how)
+                assert torch.equal(sgt.sparse_attention(q, k, v, **how), gathered)
+    finally:
+        _core.use_engine(before)
+
+
+@pytest.mark.parametrize("bad", [torch.inf, -torch.inf, torch.nan])
+@pytest.mark.parametrize("queries", [1, 50])
+def test_values_without_weight_do_not_count_whatever_they_are(queries, bad):
+    q, k, v = inputs((2,), queries, 120, 16, 16)
+    how = {"mapping": "sparsegen_softmax", "lam": 0.05}
+    seen = (torch.arange(120) != 7).expand(queries, 120)
+    q[..., 0], k[..., 7, :], k[..., 7, 0] = 1.0, 0.0, -100.0  # the map leaves this key out by itself, too
+    clean = sgt.sparse_attention(q, k, v, **how)
+    v[..., 7, :] = bad
+    for mask in (None, seen):
+        assert torch.equal(sgt.sparse_attention(q, k, v, mask, **how), clean)
+
+
 def test_plain_gradients_of_the_dial_of_softmax():
     q, k, v = (t.requires_grad_() for t in inputs((1, 2), 4, 6, 3, 3, torch.float64))
     lam = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)

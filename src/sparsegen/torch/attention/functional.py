@@ -205,9 +205,9 @@ def _quick(
     To decode is to call with one query at a time: most of such a call would be checks.
     """
     m = MAPS.get(mapping) if type(mapping) is str else None
-    if m is None or not m.linear or m.radius.of != "control" or type(q) is not Tensor or not _route.eager(q, 1.0, None):
+    if m is None or not _has_quick_way(m) or type(q) is not Tensor or not _route.eager(q, 1.0, None):
         return None
-    if lam is not None and not (type(lam) is float and lam < 1 and m.controls):
+    if lam is not None and not (type(lam) is float and lam < 1 and "lam" in m.controls):
         return None
     if type(k) is not Tensor or type(v) is not Tensor or _learns(q, k, v) or not (k.is_cpu and v.is_cpu):
         return None
@@ -223,6 +223,11 @@ def _quick(
     radius = m.radius.fixed if m.radius.fixed is not None else 1 - (lam or 0.0)
     factor = 1 / math.sqrt(a[-1]) if scale is None else float(scale)
     return fused.forward(q, k, v, radius, fused.Call(m, None, None, bool(causal), factor, 0.0, group), keep=False).out
+
+
+def _has_quick_way(m: Map) -> bool:
+    """A radius, or the share of a sum that it is, that is a number or made of lam alone."""
+    return m.linear if m.radius.of == "control" else m.radius.of == "sum" and m.transform == "exp" and "lam" in m.controls
 
 
 def _learns(*tensors: Any) -> bool:
