@@ -211,7 +211,7 @@ def _quick(
         return None
     if type(k) is not Tensor or type(v) is not Tensor or _learns(q, k, v) or not (k.is_cpu and v.is_cpu):
         return None
-    if any(t.layout is not torch.strided or t.is_nested for t in (q, k, v)):
+    if not q.layout == k.layout == v.layout == torch.strided or q.is_nested or k.is_nested or v.is_nested:
         return None
     a, b, c = q.shape, k.shape, v.shape
     group = a[-3] // b[-3] if gqa and len(a) > 2 and len(b) == len(a) and b[-3] and a[-3] % b[-3] == 0 else 1
@@ -227,7 +227,9 @@ def _quick(
 
 def _has_quick_way(m: Map) -> bool:
     """A radius, or the share of a sum that it is, that is a number or made of lam alone."""
-    return m.linear if m.radius.of == "control" else m.radius.of == "sum" and m.transform == "exp" and "lam" in m.controls
+    if m.radius.of == "control":
+        return m.linear
+    return m.radius.of == "sum" and m.transform == "exp" and "lam" in m.controls
 
 
 def _learns(*tensors: Any) -> bool:

@@ -16,6 +16,8 @@ from sparsegen.torch._cpu import STORAGE, address, address_or_none, settled
 from sparsegen.torch.attention.plain import allowed, repeat, scores
 from sparsegen.torch.attention.weights import SparseWeights
 
+NOTHING = torch.empty(0)
+
 
 class Call(NamedTuple):
     """The arguments of one call that have no gradient."""
@@ -63,8 +65,11 @@ def wide(t: Tensor) -> Tensor:
 
 def _walk(t: Tensor) -> list[int]:
     """The matrices of a tensor (..., rows, entries) as the kernel walks them."""
-    axes = [number for axis in zip(t.shape[:-2], t.stride()) for number in axis]
-    return [address(t), t.stride(-2), *axes]
+    steps = t.stride()
+    walk = [address(t), steps[-2]]
+    for axis in zip(t.shape, steps[:-2]):
+        walk += axis
+    return walk
 
 
 def _spread_mask(call: Call, shape: tuple[int, ...]) -> Tensor | None:
@@ -90,8 +95,10 @@ class _Found(NamedTuple):
     means: tuple[Tensor, ...]  # radius, mean and count of each row, for maps that use the mean
 
 
-def _sizes(q: Tensor, k: Tensor, v: Tensor, group: int) -> list[int]:
-    return [group, q.shape[-2], k.shape[-2], q.shape[-1], v.shape[-1]]
+def _sizes(q: Tensor, v: Tensor, group: int) -> list[int]:
+    *_, queries, width = q.shape
+    *_, keys, value_width = v.shape  # as many as there are rows of k
+    return [group, queries, keys, width, value_width]
 
 
 def forward(
@@ -107,14 +114,13 @@ def forward(
     sizes = torch.empty(math.prod(lead), dtype=torch.int64) if keep else None
     found = _core.attention(
         STORAGE[q.dtype], torch.get_num_threads(), _weigh(call), call.temperature, call.scale,
-        _sizes(q, k, v, call.group), _walk(q), _walk(k), _walk(v), radius, address_or_none(radii), call.causal,
+        _sizes(q, v, call.group), _walk(q), _walk(k), _walk(v), radius, address_or_none(radii), call.causal,
         call.map.radius.number if _of_mean(call) else 0, call.bias is not None,
         [] if mask is None else _walk(mask), 0 if mask is None else mask.stride(-1), call.dropout, call.seed,
         out.data_ptr() if sum_values else 0, found_radius, mean, count, address_or_none(sizes),
     )  # fmt: skip
     if sizes is None:
-        none = out.new_empty(0)
-        return _Found(out, none, none, none, ())
+        return _Found(out, NOTHING, NOTHING, NOTHING, ())
     indptr, indices = torch.zeros(len(sizes) + 1, dtype=torch.int64), torch.empty(found.size(), dtype=torch.int32)
     torch.cumsum(sizes, 0, out=indptr[1:])
     values = torch.empty(len(indices), dtype=torch.float64 if q.dtype == torch.float64 else torch.float32)
@@ -177,7 +183,7 @@ def backward(
     along = torch.empty(lead, dtype=torch.float64) if want_control or _of_mean(call) else None
     slopes = torch.empty_like(found.values)
     _core.attention_vjp(
-        STORAGE[q.dtype], torch.get_num_threads(), _weigh(call), call.scale, _sizes(q, k, v, call.group),
+        STORAGE[q.dtype], torch.get_num_threads(), _weigh(call), call.scale, _sizes(q, v, call.group),
         _walk(q), _walk(k), _walk(v), radius, address_or_none(radii), _kept_scale(call.dropout), address(found.indptr),
         address(found.indices), address(found.values), address(out_grad), address_or_none(more), slopes.data_ptr(),
         q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), address_or_none(along),
