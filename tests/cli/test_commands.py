@@ -94,7 +94,7 @@ def test_a_missing_package_is_named_with_what_brings_it(package, arguments, text
     assert done.returncode == 1
     assert done.stdout.strip() == ""
     wanted = (
-        rf"sparsegen: {re.escape(text)}, which is not installed: pip install -e '\.\[\w+\]' in a clone of sparsegen\.\n"
+        rf"sparsegen: {re.escape(text)}, which is not installed: pip install 'sparsegen\[\w+\]'\.\n"
     )
     assert re.fullmatch(wanted, done.stderr), done.stderr
 

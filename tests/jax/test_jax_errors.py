@@ -141,5 +141,5 @@ def test_without_jax_the_import_says_what_to_install():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=True)
     assert done.stdout.strip() == (
-        "sparsegen: sparsegen.jax needs jax, which is not installed: pip install -e '.[jax]' in a clone of sparsegen."
+        "sparsegen: sparsegen.jax needs jax, which is not installed: pip install 'sparsegen[jax]'."
     )

@@ -7,12 +7,12 @@ from contextlib import AbstractContextManager, contextmanager
 
 
 def advice(extra: str) -> str:
-    """What to type for an extra of this project.
+    """What to type for an extra of this project; pip then adds what is missing, to a wheel and to a clone alike.
 
     >>> advice("torch")
-    "pip install -e '.[torch]' in a clone of sparsegen"
+    "pip install 'sparsegen[torch]'"
     """
-    return f"pip install -e '.[{extra}]' in a clone of sparsegen"
+    return f"pip install 'sparsegen[{extra}]'"
 
 
 class FrontEndMissing(ImportError):
@@ -36,7 +36,7 @@ def missing(what: str, packages: str | None, extra: str, kind: type[ImportError]
     Examples
     --------
     >>> print(missing("training", "torch", "torch"))
-    sparsegen: training needs torch, which is not installed: pip install -e '.[torch]' in a clone of sparsegen.
+    sparsegen: training needs torch, which is not installed: pip install 'sparsegen[torch]'.
     """
     return kind(
         f"sparsegen: {what} needs {packages or 'a package'}, which is not installed: {advice(extra)}.",
@@ -50,11 +50,11 @@ def needed(what: str, extra: str, kind: type[ImportError] = ImportError) -> Iter
 
     Examples
     --------
-    >>> with needed("flying", "wings"):  # doctest: +ELLIPSIS
+    >>> with needed("flying", "wings"):
     ...     import feathers
     Traceback (most recent call last):
         ...
-    ImportError: sparsegen: flying needs feathers, which is not installed: pip install -e '.[wings]' ...
+    ImportError: sparsegen: flying needs feathers, which is not installed: pip install 'sparsegen[wings]'.
     """
     try:
         yield

@@ -62,7 +62,7 @@ class SpeedRow(NamedTuple):
 
 
 def speed_rows(seconds: float = 1.0) -> Iterator[SpeedRow]:
-    """sparsegen-lin beside torch.softmax on N(0, 1) scores, with `lam` for about five nonzeros a row."""
+    """sparsegen-lin beside torch.softmax on N(0, 1) scores, with `lam` for about five nonzeros per row."""
     with needed("measuring speed", "torch"):
         import sparsegen.torch as sgt
         from sparsegen.bench.inputs import lam_of, scores
@@ -80,7 +80,7 @@ def speed_rows(seconds: float = 1.0) -> Iterator[SpeedRow]:
 
 def _map_table() -> Table:
     scores = ", ".join(f"{z:g}" for z in SCORES)
-    made = table(f"Every map on z = ({scores})", "map", "probabilities", "support", "threshold")
+    made = table(f"Every map on z = ({scores})", "map", "probabilities", "support", "tau")
     for row in map_rows():
         p = " ".join(f"{'0' if v == 0 else f'{v:.2f}':>4}" for v in row.p)
         name = f"{row.name} {row.control}".strip()
@@ -90,7 +90,7 @@ def _map_table() -> Table:
 
 def _speed_table(seconds: float) -> Table:
     title = "Speed beside torch.softmax (float32, one thread, medians)"
-    made = table(title, "rows x K", "nonzeros a row", "sparsegen_lin", "softmax", "ratio")
+    made = table(title, "rows x K", "nonzeros per row", "sparsegen_lin", "softmax", "ratio")
     for row in speed_rows(seconds):
         ours, softmax = f"{row.sparsegen_us:.0f} us", f"{row.softmax_us:.0f} us"
         made.add_row(f"{row.rows} x {row.n}", f"{row.support:.1f}", ours, softmax, f"{row.ratio:.2f}")

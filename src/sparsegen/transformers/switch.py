@@ -144,6 +144,8 @@ def sparsify(
     register()
     found, deaf = attention_modules(model)
     chosen = {name: module for name, module in found.items() if fnmatchcase(name, only)}
+    if found and not chosen:
+        checks.fail(ValueError, "only", f"a pattern of some of {_listed(found)}", repr(only))
     if not chosen:
         what = f"attention of its own in {', '.join(deaf[:4])}" if deaf else "none"
         checks.fail(ValueError, "model", "one whose attention can be switched by its config", what)
@@ -166,6 +168,12 @@ def _fits(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name + ".", pattern)
 
 
+def _listed(names: Iterable[str]) -> str:
+    """The first few names, to be copied from a message."""
+    first = list(names)
+    return ", ".join(first[:3]) + (f" and {len(first) - 3} more" if len(first) > 3 else "")
+
+
 def _check_patterns(controls: dict[str, Any], names: Iterable[str]) -> None:
     """Every pattern of a control names a module, and every module is named."""
     for control, given in controls.items():
@@ -173,7 +181,7 @@ def _check_patterns(controls: dict[str, Any], names: Iterable[str]) -> None:
             continue
         for pattern in given:
             if not any(_fits(name, pattern) for name in names):
-                checks.fail(ValueError, control, "a dict of patterns that name modules to be switched", repr(pattern))
+                checks.fail(ValueError, control, f"a dict of patterns of some of {_listed(names)}", repr(pattern))
         for name in names:
             if not any(_fits(name, pattern) for pattern in given):
                 condition = 'a dict that has a pattern for every module ("*" is the rest)'
