@@ -93,9 +93,7 @@ def test_a_missing_package_is_named_with_what_brings_it(package, arguments, text
     done = without(package, *arguments, *(["--out", tmp_path] if arguments[0] == "reproduce" else []))
     assert done.returncode == 1
     assert done.stdout.strip() == ""
-    wanted = (
-        rf"sparsegen: {re.escape(text)}, which is not installed: pip install 'sparsegen\[\w+\]'\.\n"
-    )
+    wanted = rf"sparsegen: {re.escape(text)}, which is not installed: pip install 'sparsegen\[\w+\]'\.\n"
     assert re.fullmatch(wanted, done.stderr), done.stderr
 
 

@@ -197,8 +197,7 @@ except ImportError as error:
 def test_a_missing_torch_is_named_with_the_extra_to_install():
     done = subprocess.run([sys.executable, "-c", WITHOUT_TORCH], capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.strip() == (
-        "sparsegen: sparsegen.torch needs torch, which is not installed: "
-        "pip install 'sparsegen[torch]'."
+        "sparsegen: sparsegen.torch needs torch, which is not installed: pip install 'sparsegen[torch]'."
     )
 
 

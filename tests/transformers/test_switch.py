@@ -73,7 +73,10 @@ def test_controls_go_to_the_modules_their_patterns_name():
 
 def test_patterns_that_name_nothing_or_leave_a_module_out_are_refused():
     model = made("llama")
-    with pytest.raises(ValueError, match=r"^sparsegen: lam must be a dict of patterns of some of model.layers.0.self_attn, .*, got 'modle\.\*'"):
+    with pytest.raises(
+        ValueError,
+        match=r"^sparsegen: lam must be a dict of patterns of some of model.layers.0.self_attn, .*, got 'modle\.\*'",
+    ):
         sparsify(model, "sparsegen_lin", lam={"modle.*": 0.5, "*": 0.0})
     with pytest.raises(ValueError, match=r"a pattern for every module .*, got none for model\.layers\.1\.self_attn"):
         sparsify(model, "sparsegen_lin", lam={"*.layers.0.*": 0.5})
