@@ -69,3 +69,18 @@ def wheels(found: Found) -> str:
         for version, got in ((version, kept[version]) for version in order)
     ]  # fmt: skip
     return table(heads, rows)
+
+
+@mark("reliability")
+def fresh(found: Found) -> str:
+    heads = ("Python", "`make` target", "seconds", "fetched", "longest silence", "environment")
+    rows = []
+    for name, got in sorted(found.items()):
+        if not name.startswith("fresh "):
+            continue
+        for target, row in got.items():
+            if isinstance(row, dict):
+                silence = f"{row['longest_silence_seconds']} s"
+                size = f"{got['environment_mb']} MB"
+                rows.append([name[6:], f"`{target}`", str(row["seconds"]), f"{row['fetched_mb']} MB", silence, size])
+    return table(heads, rows)

@@ -16,6 +16,7 @@ sgt = pytest.importorskip("sparsegen.torch")
 TOOLS = Path(__file__).resolve().parents[1] / "tools"
 sys.path.insert(0, str(TOOLS))
 try:
+    import fresh
     import record
     import smoke
     import soak
@@ -94,3 +95,29 @@ def test_the_smoke_test_of_numpy_passes_and_says_what_it_found():
 def test_platforms_are_ordered_by_their_glibc():
     tags = ["manylinux_2_17_x86_64", "manylinux_2_28_x86_64", "manylinux_2_35_x86_64", "linux_x86_64"]
     assert sorted(tags, key=wheel.tag_number) == tags
+
+
+MAKEFILE = """
+good:
+\t@echo "  Downloading a-1.whl (1.5 MB)"; sleep 0.6; echo "  Downloading b-1.whl (500 kB)"; echo $(PYTHON)
+bad:
+\t@echo going; echo "no compiler"; exit 3
+"""
+
+
+def test_a_fresh_run_counts_what_was_fetched_and_the_silence(tmp_path):
+    (tmp_path / "Makefile").write_text(MAKEFILE)
+    found = fresh.run("good", tmp_path, "/nowhere", "python3.99")
+    assert (found["fetched_mb"], found["lines"]) == (2, 3)
+    assert found["longest_silence_seconds"] == 1
+    with pytest.raises(SystemExit, match=r"make bad failed:\ngoing\nno compiler"):
+        fresh.run("bad", tmp_path, "/nowhere", "python3.99")
+
+
+def test_a_fresh_environment_inherits_no_cache(monkeypatch):
+    monkeypatch.setenv("PIP_CACHE_DIR", "/cache")
+    monkeypatch.setenv("VIRTUAL_ENV", "/elsewhere")
+    made = fresh.environment("/new")
+    assert made["HOME"] == "/new"
+    assert made["PIP_NO_CACHE_DIR"] == "1"
+    assert not {"PIP_CACHE_DIR", "VIRTUAL_ENV"} & set(made)
