@@ -14,7 +14,7 @@ from torch import Tensor
 from sparsegen._table.checks import fail
 from sparsegen.experiments.seq2seq.vocabulary import BOS, EOS, PAD
 
-POOL = 50  # batches whose sentences are sorted by length together
+POOL = 100  # batches whose sentences are sorted by length together
 
 
 @dataclass(frozen=True)
@@ -95,7 +95,8 @@ class Pairs:
         order, batches = random.permutation(len(self)), []
         for at in range(0, len(order), size * POOL):
             pool = order[at : at + size * POOL]
-            pool = pool[np.argsort([len(self.sources[i]) for i in pool], kind="stable")]
+            # By the target first: a step of the decoder is the dearer one.
+            pool = pool[np.lexsort([[len(side[i]) for i in pool] for side in (self.sources, self.targets)])]
             batches += [pool[i : i + size] for i in range(0, len(pool), size)]
         random.shuffle(batches)
         return batches

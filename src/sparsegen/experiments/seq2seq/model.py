@@ -3,6 +3,7 @@ written attends to the source by a map with a dial."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple
 
@@ -12,7 +13,9 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import sparsegen.torch as sgt
 from sparsegen._table.checks import fail
+from sparsegen.experiments.seq2seq.recurrence import SharedLinear, dropped, linear, lstm_cell, tanh
 from sparsegen.experiments.seq2seq.vocabulary import PAD
+from sparsegen.experiments.seq2seq.word_loss import word_loss
 
 ATTENTIONS = ("additive", "general", "dot")
 
@@ -93,7 +96,7 @@ class Encoder(nn.Module):
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.source_words, config.embedding, padding_idx=PAD)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = config.dropout
         between = config.dropout if config.layers > 1 else 0.0
         self.lstm = nn.LSTM(
             config.embedding, config.hidden // 2, config.layers, bidirectional=True, batch_first=True, dropout=between
@@ -101,9 +104,8 @@ class Encoder(nn.Module):
 
     def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return the states of every word, and the last h and c of each layer."""
-        packed = pack_padded_sequence(
-            self.dropout(self.embedding(source)), lengths, batch_first=True, enforce_sorted=False
-        )
+        vectors = dropped(self.embedding(source), self.dropout, self.training)
+        packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
         states, (h, c) = self.lstm(packed)
         states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
         return states, _both_directions(h), _both_directions(c)
@@ -121,7 +123,7 @@ class Decoder(nn.Module):
         super().__init__()
         size = config.hidden
         self.embedding = nn.Embedding(config.target_words, config.embedding, padding_idx=PAD)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = config.dropout
         self.cells = nn.ModuleList(
             nn.LSTMCell(config.embedding + size if layer == 0 else size, size) for layer in range(config.layers)
         )
@@ -133,17 +135,40 @@ class Decoder(nn.Module):
             self.attention = sgt.DotAttention(size, size, general=config.attention == "general", **options)
         self.combine = nn.Linear(2 * size, size, bias=False)
 
+    def steps(
+        self, words: Tensor, state: State, memory: Memory, precision: torch.dtype = torch.float32
+    ) -> Iterator[tuple[Tensor, Tensor, State]]:
+        """Read word vectors (batch, steps, embedding); yield the attentional vector, the weights and the next state."""
+        maps = [self._gates(layer, words, precision) for layer in range(len(self.cells))]
+        kept = dropped(torch.ones_like(state.feed).expand(words.shape[1], -1, -1), self.dropout, self.training)
+        combine = SharedLinear(self.combine.weight, torch.zeros_like(kept), precision)
+        for scale in kept:
+            x, hs, cs = state.feed, [], []
+            for layer, gates in enumerate(maps):
+                h, c = lstm_cell(gates(torch.cat([x, state.h[layer]], dim=1)), state.c[layer])
+                hs.append(h)
+                cs.append(c)
+                x = dropped(h, self.dropout, self.training) if layer + 1 < len(maps) else h
+            context, weights = self.attention(
+                x.unsqueeze(1), memory.states, mask=memory.mask, projected=memory.projected
+            )
+            out = tanh(combine(torch.cat([context.squeeze(1), x], dim=1))) * scale
+            state = State(tuple(hs), tuple(cs), out)
+            yield out, weights.squeeze(1), state
+
+    def _gates(self, layer: int, words: Tensor, precision: torch.dtype) -> SharedLinear:
+        """The linear map of a layer's cell at each step: of what is below it and of its own last state."""
+        cell: Any = self.cells[layer]
+        inner, bias = cell.weight_ih, cell.bias_ih + cell.bias_hh
+        offsets = bias.expand(words.shape[1], words.shape[0], -1)
+        if layer == 0:  # the words are known beforehand, so their part is one product
+            seen, inner = inner.split([words.shape[2], inner.shape[1] - words.shape[2]], dim=1)
+            offsets = offsets + linear(words.transpose(0, 1), seen, precision)
+        return SharedLinear(torch.cat([inner, cell.weight_hh], dim=1), offsets, precision)
+
     def step(self, word: Tensor, state: State, memory: Memory) -> tuple[Tensor, Tensor, State]:
-        """Read one word vector; return the attentional vector, the attention weights and the next state."""
-        x, hs, cs = torch.cat([word, state.feed], dim=1), [], []
-        for layer, cell in enumerate(self.cells):
-            h, c = cell(x, (state.h[layer], state.c[layer]))
-            hs.append(h)
-            cs.append(c)
-            x = self.dropout(h) if layer + 1 < len(self.cells) else h
-        context, weights = self.attention(x.unsqueeze(1), memory.states, mask=memory.mask, projected=memory.projected)
-        out = self.dropout(torch.tanh(self.combine(torch.cat([context.squeeze(1), x], dim=1))))
-        return out, weights.squeeze(1), State(tuple(hs), tuple(cs), out)
+        """Read one word vector (batch, embedding); return what :meth:`steps` yields."""
+        return next(self.steps(word.unsqueeze(1), state, memory))
 
 
 class Seq2Seq(nn.Module):
@@ -172,30 +197,27 @@ class Seq2Seq(nn.Module):
         for embedding in (self.encoder.embedding, self.decoder.embedding):
             nn.init.zeros_(embedding.weight[PAD].detach())
 
-    def read(self, source: Tensor, lengths: Tensor) -> tuple[Memory, State]:
+    def read(self, source: Tensor, lengths: Tensor, precision: torch.dtype = torch.float32) -> tuple[Memory, State]:
         """Encode a batch; return what the decoder reads and where it starts."""
         states, h, c = self.encoder(source, lengths)
         memory = Memory(states, self.decoder.attention.project_keys(states), source != PAD)
         return memory, State(h, c, states.new_zeros(states.shape[0], states.shape[2]))
 
-    def outputs(self, memory: Memory, state: State, target: Tensor) -> Tensor:
+    def outputs(self, memory: Memory, state: State, target: Tensor, precision: torch.dtype = torch.float32) -> Tensor:
         """Return the attentional vectors (batch, words, hidden) under teacher forcing."""
-        words = self.decoder.dropout(self.decoder.embedding(target))
-        found = []
-        for t in range(target.shape[1]):
-            out, _, state = self.decoder.step(words[:, t], state, memory)
-            found.append(out)
-        return torch.stack(found, dim=1)
+        words = dropped(self.decoder.embedding(target), self.config.dropout, self.training)
+        return torch.stack([out for out, _, _ in self.decoder.steps(words, state, memory, precision)], dim=1)
 
-    def forward(self, source: Tensor, lengths: Tensor, target: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def forward(
+        self, source: Tensor, lengths: Tensor, target: Tensor, precision: torch.dtype = torch.float32
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Return the summed cross-entropy of the target's words, their number, and how many were ranked first.
 
-        Those ranked first are counted in evaluation only: it would cost training some time for a number not needed.
+        Those ranked first are counted in evaluation only; see :func:`.word_loss`.
         """
-        memory, state = self.read(source, lengths)
-        out, wanted = self.outputs(memory, state, target[:, :-1]), target[:, 1:]
+        memory, state = self.read(source, lengths, precision)
+        out, wanted = self.outputs(memory, state, target[:, :-1], precision), target[:, 1:]
         words = wanted != PAD
-        logits, wanted = self.generator(out[words]), wanted[words]
-        loss = nn.functional.cross_entropy(logits, wanted, reduction="sum")
-        right = torch.zeros(()) if self.training else (logits.argmax(dim=1) == wanted).sum()
+        generator = self.generator
+        loss, right = word_loss(out[words], generator.weight, generator.bias, wanted[words], precision)
         return loss, words.sum(), right

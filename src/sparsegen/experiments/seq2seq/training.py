@@ -26,6 +26,7 @@ from sparsegen.experiments.seq2seq.model import ModelConfig, Seq2Seq
 from sparsegen.experiments.seq2seq.vocabulary import vocabulary_from_state
 
 OPTIMIZERS = ("adam", "sgd")
+PRECISIONS = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 LAST, BEST = "last.pt", "best.pt"
 KEPT = ("model_config", "train_config", "vocabularies", "model", "history")  # in every checkpoint
 # Settings that may change between sittings: they say when to stop and how often to save, not what a step does.
@@ -51,6 +52,7 @@ class TrainConfig:
     decay_from: int = 8
     clip: float = 5.0  # largest norm of the gradient
     per: str = "word"  # what the loss is a mean over: "word" or "sentence"
+    precision: str = "float32"  # of the factors of matrix products in training
     seed: int = 0
     patience: int | None = None  # epochs without a better validation accuracy before it stops
     save_steps: int = 200  # between checkpoints inside an epoch
@@ -65,6 +67,8 @@ class TrainConfig:
                 fail(ValueError, name, "positive", getattr(self, name))
         if self.optimizer not in OPTIMIZERS:
             fail(ValueError, "optimizer", "one of " + ", ".join(map(repr, OPTIMIZERS)), repr(self.optimizer))
+        if self.precision not in PRECISIONS:
+            fail(ValueError, "precision", "one of " + ", ".join(map(repr, PRECISIONS)), repr(self.precision))
         if self.per not in ("word", "sentence"):
             fail(ValueError, "per", "'word' or 'sentence'", repr(self.per))
 
@@ -100,14 +104,20 @@ class Place:
         return summed.tolist()
 
 
+def suited_precision() -> str:
+    """Return the precision in which this processor multiplies fastest: bfloat16 where it has instructions for it."""
+    found: dict[str, Any] = getattr(torch.cpu, "get_capabilities", dict)()
+    return "bfloat16" if found.get("avx512_bf16") or found.get("amx_bf16") else "float32"
+
+
 def _optimizer(model: nn.Module, config: TrainConfig) -> torch.optim.Optimizer:
     if config.optimizer == "sgd":
         return torch.optim.SGD(model.parameters(), lr=config.lr)
     return torch.optim.Adam(model.parameters(), lr=config.lr, fused=True)
 
 
-def _forward(model: nn.Module, batch: Batch, device: str) -> tuple[Tensor, Tensor, Tensor]:
-    return model(batch.source.to(device), batch.lengths, batch.target.to(device))
+def _forward(model: nn.Module, batch: Batch, device: str, precision: str = "float32") -> tuple[Tensor, Tensor, Tensor]:
+    return model(batch.source.to(device), batch.lengths, batch.target.to(device), PRECISIONS[precision])
 
 
 @torch.no_grad()
@@ -202,7 +212,8 @@ class Trainer:
         torch.manual_seed(int(drawn[0]))
         module.train()
         own = rows[place.rank :: place.world]
-        loss, words, _ = _forward(module, self.train.batch(own if len(own) else rows[:1]), place.device)
+        batch = self.train.batch(own if len(own) else rows[:1])
+        loss, words, _ = _forward(module, batch, place.device, config.precision)
         if not len(own):  # a last, short batch: take part in the exchange of gradients, with no weight
             loss, words = loss * 0, words * 0
         total_loss, total_words = place.total(loss.detach(), words)
