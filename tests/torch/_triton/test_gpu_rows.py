@@ -95,6 +95,12 @@ def test_limits_of_the_radius(length, device):
     torch.testing.assert_close(project(x, radius, device), torch.tensor(want), equal_nan=True)
 
 
+def test_radii_beyond_float32_give_the_uniform_row(length, device):
+    x = torch.tensor([[1.0, -3e38, 3e38, -INF]])
+    for radius in (1e49, 1e300):
+        torch.testing.assert_close(project(x, radius, device), torch.tensor([[1 / 3, 1 / 3, 1 / 3, 0.0]]))
+
+
 def test_nothing_is_nothing(device):
     for shape in ((0, 5), (3, 0), (0,)):
         assert project(torch.empty(shape), 1.0, device).shape == shape

@@ -16,6 +16,7 @@ from sparsegen.torch._triton.numbers import (
     comfortable,
     narrow,
     radius_of_mean,
+    reachable,
     slopes_of_mean,
     unit_scale,
 )  # fmt: skip
@@ -80,21 +81,73 @@ def shifted(x, base, by, finite):
 
 
 @triton.jit
+def largest(TOPS, groups, WIDE: tl.constexpr, GROUPS: tl.constexpr):
+    """The largest of a row's maxima."""
+    lane = tl.arange(0, GROUPS)
+    best = tl.full([GROUPS], -INF, WIDE)
+    for g in range(0, groups, GROUPS):
+        best = tl.maximum(best, tl.load(TOPS + g + lane, mask=g + lane < groups, other=-INF))
+    return tl.max(best, 0)
+
+
+@triton.jit
+def sum_of_maxima(TOPS, groups, t, base, by, finite, WIDE: tl.constexpr, GROUPS: tl.constexpr):
+    """How many maxima are above the threshold, and by how much in all."""
+    lane = tl.arange(0, GROUPS)
+    size = tl.zeros([GROUPS], tl.int32)
+    total = tl.zeros([GROUPS], WIDE)
+    for g in range(0, groups, GROUPS):
+        u = tl.load(TOPS + g + lane, mask=g + lane < groups, other=-INF)
+        d = shifted(u, base, by, finite) - t
+        on = ~(d <= 0)
+        size += on.to(tl.int32)
+        total += tl.where(on, d, 0.0)
+    return tl.reduce((size, total), 0, add2)
+
+
+@triton.jit
+def sum_of_entries(
+    X, LINE, TOPS, n, groups, m_k, t, base, by, finite,
+    HAS_MASK: tl.constexpr, WIDE: tl.constexpr, GROUPS: tl.constexpr, E: tl.constexpr,
+):  # fmt: skip
+    """The same of a row's entries; those of groups below the threshold are not read."""
+    lane = tl.arange(0, GROUPS)
+    size = tl.zeros([GROUPS], tl.int32)
+    total = tl.zeros([GROUPS], WIDE)
+    for g in range(0, groups, GROUPS):
+        tops = tl.load(TOPS + g + lane, mask=g + lane < groups, other=-INF)
+        open_ = ~(shifted(tops, base, by, finite) <= t) & (g + lane < groups)
+        if tl.max(open_.to(tl.int32), 0) > 0:
+            col = (g + lane)[:, None] * E + tl.arange(0, E)[None, :]
+            ok = open_[:, None] & (col < n)
+            if HAS_MASK:
+                ok = ok & (tl.load(LINE + col.to(tl.int64) * m_k, mask=ok, other=0) != 0)
+            x = tl.load(X + col, mask=ok, other=-INF).to(WIDE)
+            d = shifted(x, base, by, finite) - t
+            on = ok & ~(d <= 0)
+            each, both = tl.reduce((on.to(tl.int32), tl.where(on, d, 0.0)), 1, add2)
+            size += each
+            total += both
+    return tl.reduce((size, total), 0, add2)
+
+
+@triton.jit
 def threshold_kernel(
     X, MASK, TOPS, SUMS, CONTROL, FOUND, KEPT, rows, n, groups, parts, x_row,
     mask_12, mask_2, m_0, m_1, m_2, m_k, control_row,
     RULE: tl.constexpr, KEEP: tl.constexpr, HAS_MASK: tl.constexpr, WIDE: tl.constexpr, GROUPS: tl.constexpr,
     E: tl.constexpr,
 ):  # fmt: skip
-    """One program for each row. FOUND (float64): base, scale, threshold, what is left over, radius in units, finite."""
+    """One program for each row. FOUND (float64): base, scale, threshold, what is left over, radius in units, finite.
+
+    First on the maxima alone: a bound from below, as any part of the entries gives. Then on the entries of groups that
+    reach above it; if they are as many as the maxima were, nothing was missed.
+    """
     row = tl.program_id(0).to(tl.int64)
-    lane = tl.arange(0, GROUPS)
     r = row_radius(CONTROL + row * control_row, SUMS, KEPT, row, rows, parts, RULE, KEEP, GROUPS * E)
+    r = reachable(r, WIDE)
     TOPS += row * groups
-    best = tl.full([GROUPS], -INF, WIDE)
-    for g in range(0, groups, GROUPS):
-        best = tl.maximum(best, tl.load(TOPS + g + lane, mask=g + lane < groups, other=-INF))
-    top = tl.max(best, 0)
+    top = largest(TOPS, groups, WIDE, GROUPS)
     far = r == INF
     base = tl.where(tl.abs(top).to(tl.float64) >= 2 * r, top, 0.0)
     base = tl.where(top == -INF, 0.0, base)
@@ -103,52 +156,23 @@ def threshold_kernel(
     by = scale.to(WIDE)
     finite = tl.where(far, 0.0, 1.0).to(WIDE)
     t = tl.where(far | (top == -INF), 0.0, (top - base) * by) - near
-    # On the maxima alone: a bound from below, as any part of the entries gives.
+    LINE = line_of(MASK, row, mask_12, mask_2, m_0, m_1, m_2)
     k = groups + 1
     left = t * 0.0
-    falls = 1
-    while falls > 0:
-        size = tl.zeros([GROUPS], tl.int32)
-        total = tl.zeros([GROUPS], WIDE)
-        for g in range(0, groups, GROUPS):
-            u = tl.load(TOPS + g + lane, mask=g + lane < groups, other=-INF)
-            d = shifted(u, base, by, finite) - t
-            on = ~(d <= 0)
-            size += on.to(tl.int32)
-            total += tl.where(on, d, 0.0)
-        count, s = tl.reduce((size, total), 0, add2)
-        left = (s - near) / tl.maximum(count, 1)
-        falls = ((count < k) & (count > 0)).to(tl.int32)
-        t = tl.where(falls > 0, t + left, t)
-        k = tl.where(falls > 0, count, k)
-    # On the entries of groups that reach above it. If they are as many as the maxima were, nothing was missed.
-    near_by = tl.arange(0, E)
-    LINE = line_of(MASK, row, mask_12, mask_2, m_0, m_1, m_2)
-    first = 1
-    falls = 1
-    while falls > 0:
-        size = tl.zeros([GROUPS], tl.int32)
-        total = tl.zeros([GROUPS], WIDE)
-        for g in range(0, groups, GROUPS):
-            tops = tl.load(TOPS + g + lane, mask=g + lane < groups, other=-INF)
-            open_ = ~(shifted(tops, base, by, finite) <= t) & (g + lane < groups)
-            if tl.max(open_.to(tl.int32), 0) > 0:
-                col = (g + lane)[:, None] * E + near_by[None, :]
-                ok = open_[:, None] & (col < n)
-                if HAS_MASK:
-                    ok = ok & (tl.load(LINE + col.to(tl.int64) * m_k, mask=ok, other=0) != 0)
-                x = tl.load(X + row * x_row + col, mask=ok, other=-INF).to(WIDE)
-                d = shifted(x, base, by, finite) - t
-                on = ok & ~(d <= 0)
-                each, both = tl.reduce((on.to(tl.int32), tl.where(on, d, 0.0)), 1, add2)
-                size += each
-                total += both
-        count, s = tl.reduce((size, total), 0, add2)
-        left = (s - near) / tl.maximum(count, 1)
-        falls = (((count < k) | ((first > 0) & (count > k))) & (count > 0)).to(tl.int32)
-        t = tl.where(falls > 0, t + left, t)
-        k = tl.where(falls > 0, count, k)
-        first = 0
+    for entries in tl.static_range(2):
+        first = entries  # their number may rise once: above what the maxima were
+        falls = 1
+        while falls > 0:
+            if entries:
+                count, s = sum_of_entries(X + row * x_row, LINE, TOPS, n, groups, m_k, t, base, by, finite, HAS_MASK,
+                                          WIDE, GROUPS, E)  # fmt: skip
+            else:
+                count, s = sum_of_maxima(TOPS, groups, t, base, by, finite, WIDE, GROUPS)
+            left = (s - near) / tl.maximum(count, 1)
+            falls = (((count < k) | ((first > 0) & (count > k))) & (count > 0)).to(tl.int32)
+            t = tl.where(falls > 0, t + left, t)
+            k = tl.where(falls > 0, count, k)
+            first = 0
     FOUND += row * 6
     tl.store(FOUND, base.to(tl.float64))
     tl.store(FOUND + 1, scale)

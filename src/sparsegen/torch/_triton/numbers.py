@@ -35,6 +35,14 @@ def unit_scale(r, WIDE: tl.constexpr):
 
 
 @triton.jit
+def reachable(r, WIDE: tl.constexpr):
+    """The radius (float64), infinite where it is so large that no points of WIDE can differ beside it."""
+    if tl.float64 == WIDE:
+        return r
+    return tl.where(r > 1e48, INF, r)
+
+
+@triton.jit
 def comfortable(r, scale, WIDE: tl.constexpr):
     """The radius in units of `scale`. Below the step of the points around their maximum all radii give the ties: one
     that is positive is used for 0. An infinite one becomes 1, for points that `flattened` makes equal."""

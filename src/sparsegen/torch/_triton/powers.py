@@ -14,14 +14,19 @@ HALVINGS: tl.constexpr = tl.constexpr(60)  # more than float64 has digits
 
 
 @triton.jit
-def bent(log, gap):
-    """(e^(gap log) - 1)/gap, which is log for a gap of 0: a series where that is close."""
-    q = gap * log
-    near = tl.abs(q) < 0.1
-    series = log * 0.0 + 1.0
+def growth(y):
+    """(e^y - 1)/y, which is 1 at 0."""
+    near = tl.abs(y) < 0.1
+    series = y * 0.0 + 1.0
     for i in tl.static_range(12, 1, -1):
-        series = 1.0 + q * (1.0 / i) * series
-    return tl.where(near, log * series, (tl.exp(q) - 1.0) / tl.where(near, 1.0, gap))
+        series = 1.0 + y * (1.0 / i) * series
+    return tl.where(near, series, (tl.exp(y) - 1.0) / tl.where(near, 1.0, y))
+
+
+@triton.jit
+def bent(log, gap):
+    """(e^(gap log) - 1)/gap, which is log for a gap of 0."""
+    return log * growth(gap * log)
 
 
 @triton.jit
@@ -114,16 +119,6 @@ def bending(p, log, gap):
     far = tl.where(near, 1.0, gap)[:, None]
     y = far * log + log1p(tl.sum(p * (-far * log) * growth(-far * log), 1))[:, None]
     return tl.where(near[:, None], at_one, p / far * (mean - log + (mean - 1.0 / far) * (-y) * growth(-y)))
-
-
-@triton.jit
-def growth(y):
-    """(e^y - 1)/y, which is 1 at 0."""
-    near = tl.abs(y) < 0.1
-    series = y * 0.0 + 1.0
-    for i in tl.static_range(12, 1, -1):
-        series = 1.0 + y * (1.0 / i) * series
-    return tl.where(near, series, (tl.exp(y) - 1.0) / tl.where(near, 1.0, y))
 
 
 @triton.jit

@@ -24,6 +24,7 @@ from sparsegen.torch._triton.numbers import (
     expm1,
     narrow,
     radius_of_mean,
+    reachable,
     slopes_of_mean,
     unit_scale,
 )  # fmt: skip
@@ -143,6 +144,7 @@ def project_points(x, r, WIDE: tl.constexpr, MOST: tl.constexpr):
     there, and elsewhere it would round them. A power of two brings the radius near 1.
     """
     top = tl.max(x, 1)
+    r = reachable(r, WIDE)
     far = r == INF
     base = tl.where(tl.abs(top).to(tl.float64) >= 2 * r, top, 0.0)
     base = tl.where(top == -INF, 0.0, base)
