@@ -136,6 +136,15 @@ class Map:
         """Are the scores projected as they are, onto a radius? The kernels then need nothing else."""
         return self.transform == "lin" and self.radius.of != "sum" and not self.power
 
+    @property
+    def weighing(self) -> int | None:
+        """The attention kernels' name for it: 0 a projection, 1 shares of exponentials, 2 entmax with alpha = 1.5."""
+        if self.power:
+            return 2
+        if self.radius.of == "sum":
+            return 1 if self.transform == "exp" else None
+        return 0 if self.linear else None
+
 
 def _row(*values: str) -> Properties:
     return Properties(*values)

@@ -180,7 +180,41 @@ _ATTENTION: tuple[tuple[str, int, dict[str, Any]], ...] = (
     ("fp32", 64, {}),
     ("bf16", 64, {"CAUSAL": True}),
     ("bf16", 128, {"MASKED": 1, "MASK_ROWS": True}),
+    *(("bf16", size, {"WEIGH": weigh}) for weigh in (1, 2) for size in (64, 128)),
+    *(("fp32", 64, {"WEIGH": weigh}) for weigh in (1, 2)),
+    ("bf16", 64, {"WEIGH": 1, "CAUSAL": True}),
+    ("bf16", 128, {"WEIGH": 1, "MASKED": 1, "MASK_ROWS": True}),
+    *(("bf16", size, {"DROPS": True}) for size in (64, 128)),
+    *(("bf16", size, {"WEIGH": 1, "DROPS": True}) for size in (64, 128)),
+    ("bf16", 64, {"WEIGH": 2, "DROPS": True}),
 )
+_WEIGHS = ("", "shares", "entmax")
+
+
+def _word(name: str, value: Any) -> str:
+    """What the table calls a constant."""
+    if name == "WEIGH":
+        return _WEIGHS[value]
+    return name.lower() if value is True else f"{name.lower()}{value}"
+
+
+def decode_cases() -> Iterator[Case]:
+    """Few queries against keys that several programs share."""
+    from sparsegen.torch._triton import attention_launch, decode
+
+    for dtype, size in (("bf16", 64), ("bf16", 128), ("fp32", 64)):
+        given = {
+            **dict.fromkeys(("Q", "K", "V"), f"*{dtype}"), **dict.fromkeys(("X", "P", "PARTS"), "*fp32"),
+            **{f"{name}_{axis}": "i32!" for name in "qkv" for axis in ("b", "h", "row")},
+            **dict.fromkeys(("d", "dv", "lk", "mask_b", "mask_h", "mask_q"), "i32!"), "mask_k": 1, "scale": "fp32",
+            "MASK": "*i8", "CAUSAL": False, "MASKED": 0, "PRECISION": "ieee", "SPLIT": attention_launch.SPLIT,
+            "BM": attention_launch.FEW, "BD": size, "BV": size,
+        }  # fmt: skip
+        for word, kernel, keys in (
+            ("scores", decode.scores_kernel, attention_launch.SCORED),
+            ("values", decode.values_kernel, attention_launch.SUMMED),
+        ):
+            yield Case(f"attention split {word} {dtype} d{size}", kernel, {**given, "BN": keys}, 4)
 
 
 def attention_cases() -> Iterator[Case]:
@@ -188,7 +222,7 @@ def attention_cases() -> Iterator[Case]:
     import torch
 
     from sparsegen.torch._triton import attend, attend_back
-    from sparsegen.torch._triton.attention_launch import tiles_for
+    from sparsegen.torch._triton.attention_launch import key_options, tiles_for
 
     dtypes = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
     kernels = {
@@ -205,20 +239,23 @@ def attention_cases() -> Iterator[Case]:
             **dict.fromkeys(("TILES", "LIST", "NUMBER"), "*i32"), "ACTIVE": "*i8", "scale": "fp32", "mask_k": 1,
             **dict.fromkeys((*steps, "d", "dv", "mask_b", "mask_h", "mask_q"), "i32!"),
             "MASK": "*fp32" if special.get("MASKED") == 2 else "*i8", "PRECISION": "ieee", "RULE": 0, "CAUSAL": False,
-            "MASKED": 0, "MASK_ROWS": False, "BM": tiles.queries, "BN": tiles.keys, "SUB": tiles.sub, "BD": size,
-            "BV": size, **special,
+            "SEED": "*i64", "heat": "fp32", "taken": "i64", "spare": "fp32", "WEIGH": 0, "DROPS": False, "MASKED": 0,
+            "MASK_ROWS": False, "BM": tiles.queries, "BN": tiles.keys, "BD": size, "BV": size, **special,
         }  # fmt: skip
-        words = " ".join(name.lower() if value is True else f"{name.lower()}{value}" for name, value in special.items())
+        keys = key_options(tiles, size, given["WEIGH"] == 1 or given["DROPS"])
+        words = " ".join(_word(name, value) for name, value in special.items())
         for word, (kernel, more) in kernels.items():
-            name = f"attention {word} {dtype} d{size} {words}".strip()
-            yield Case(name, kernel, {**given, **more}, tiles.warps, 2)
+            if word != "bound" or not given["DROPS"]:  # it has nothing to drop
+                name = f"attention {word} {dtype} d{size} {words}".strip()
+                stages = keys["num_stages"] if word == "key grad" else 2
+                yield Case(name, kernel, {**given, **more, "SUB": keys["SUB"]}, tiles.warps, stages)
     lists = {"ACTIVE": "*i8", "LIST": "*i32", "NUMBER": "*i32", "CHUNK": 256}
     yield Case("attention columns", attend_back.columns_kernel, lists, 1)
 
 
 def cases() -> list[Case]:
     """Every case of the matrix."""
-    return [*row_cases(), *long_cases(), *attention_cases()]
+    return [*row_cases(), *long_cases(), *attention_cases(), *decode_cases()]
 
 
 def run(path: Path, targets: list[str], only: str = "") -> None:

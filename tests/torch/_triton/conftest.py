@@ -18,6 +18,7 @@ from triton import knobs
 from sparsegen.torch import _autograd, _fused, _mapping, _operators, _route, _triton, maps
 from sparsegen.torch._triton import attention_launch, launch, layout
 from sparsegen.torch._triton.numbers import add2
+from sparsegen.torch.attention import functional
 
 if HERE == "cpu":
     from interpreter import mend
@@ -47,6 +48,7 @@ def gpu(monkeypatch):
             monkeypatch.setattr(module, "engine", lambda t: _triton)
         for module in (maps, _mapping):
             monkeypatch.setattr(module, "quick", lambda *given: None)
+        monkeypatch.setattr(functional, "_quick", lambda *given: None)
         monkeypatch.setattr(_autograd, "eager", lambda *given: False)
         monkeypatch.setattr(_autograd, "by_operator", lambda x: not _route.transformed())
         for module in (_fused, _route):

@@ -6,62 +6,11 @@ import pytest
 import torch
 
 import sparsegen.torch as sgt
-from sparsegen.torch._triton import attention_launch as attention
+from gpu_attention import CASES, both, draw, forward, masked, sample, size_of_scores
 from sparsegen.torch.attention import tiled
 
 pytestmark = pytest.mark.usefixtures("small_tiles")
 INF = math.inf
-
-
-def draw(*shape, seed=0):
-    return torch.randn(shape, generator=torch.Generator().manual_seed(seed))
-
-
-def sample(heads, shared, lq, lk, d, dv, dtype=torch.float32):
-    return [
-        draw(1, h, n, e, seed=i).to(dtype)
-        for i, (h, n, e) in enumerate([(heads, lq, d), (shared, lk, d), (shared, lk, dv)])
-    ]
-
-
-def masked(kind, heads, lq, lk):
-    if kind == "bool":
-        mask = draw(lq, lk, seed=5) > 0
-        mask[3], mask[:, :16] = False, False
-        return mask
-    if kind == "keys":
-        return draw(1, 1, 1, lk, seed=5) > 0
-    if kind == "bias":
-        bias = draw(heads, 1, lk, seed=5)
-        bias[..., 5] = -INF
-        return bias
-    return None
-
-
-def both(gpu, tensors, mask, causal, scale, mapping, controls, wants=True):
-    """Output and gradients on the GPU's way and, in float64, on the CPU's; and the size of the scores."""
-    found = []
-    for device, dtype in ((gpu, None), ("cpu", torch.float64)):
-        given = [t.to(device, dtype or t.dtype).clone().requires_grad_(wants) for t in tensors]
-        values = {key: c.to(device).clone().requires_grad_(wants) for key, c in controls.items()}
-        m = mask if mask is None or mask.dtype == torch.bool else mask.to(dtype or torch.float32)
-        out = sgt.sparse_attention(*given, None if m is None else m.to(device), 0.0, causal, mapping=mapping,
-                                   scale=scale, enable_gqa=True, **values)  # fmt: skip
-        upstream = draw(*out.shape, seed=9).to(out)
-        grads = torch.autograd.grad(out, [*given, *values.values()], upstream) if wants else []
-        found.append([out.detach().cpu().double(), *(g.cpu().double() for g in grads)])
-    return found
-
-
-CASES = [  # query heads, shared heads, queries, keys, sizes, causal, mask, scale
-    (2, 1, 20, 40, 16, 12, False, None, None),
-    (1, 1, 33, 33, 16, 16, True, None, None),
-    (1, 1, 20, 40, 20, 16, True, None, 0.05),
-    (1, 1, 20, 40, 16, 16, False, "bool", -1.0),
-    (2, 2, 18, 40, 16, 16, False, "bias", None),
-    (1, 1, 18, 40, 16, 16, False, "keys", None),
-    (1, 1, 1, 100, 16, 16, False, None, 0.02),
-]
 
 
 @pytest.mark.parametrize("case", CASES, ids=str)
@@ -70,7 +19,7 @@ def test_outputs_and_gradients(case, gpu):
     lam = 0.5 - torch.rand(1, heads, lq, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
     tensors = sample(heads, shared, lq, lk, d, dv)
     got, want = both(gpu, tensors, masked(kind, heads, lq, lk), causal, scale, "sparsegen_lin", {"lam": lam})
-    size = 1 + float(tensors[0].norm(dim=-1).max() * tensors[1].norm(dim=-1).max()) * abs(scale or 1 / math.sqrt(d))
+    size = size_of_scores(tensors, scale)
     for a, b in zip(got, want):
         assert (a - b).abs().max() <= 2e-6 * size * max(1.0, float(b.abs().max()))
 
@@ -98,16 +47,14 @@ def test_wide_supports_are_refined(scale, gpu):
     q, k, v = sample(1, 1, 17, 200, 16, 16)
     got, want = both(gpu, (q, k, v), None, False, scale, "sparsemax", {}, wants=False)
     assert (got[0] - want[0]).abs().max() <= 1e-6
-    one = torch.tensor(1.0, dtype=torch.float64, device=gpu)
-    _, kept = attention.forward(q.to(gpu), k.to(gpu), v.to(gpu), one, attention.Given(None, False, scale, 0))
+    _, kept = forward(gpu, q, k, v, 1.0, scale=scale)
     assert kept.numbers[..., 1].all()
 
 
 def test_tiles_without_support_are_skipped(gpu):
     q, k, v = (t.to(gpu) for t in sample(1, 1, 32, 64, 16, 16))
     near = torch.where(torch.arange(64) // 16 == 2, 0.0, -100.0).to(gpu)
-    one = torch.tensor(1.0, dtype=torch.float64, device=gpu)
-    _, kept = attention.forward(q, k, v, one, attention.Given(near.expand(1, 1, 32, 64), False, 1.0, 0))
+    _, kept = forward(gpu, q, k, v, 1.0, mask=near.expand(1, 1, 32, 64))
     assert kept.active.tolist() == [[[0, 0, 1, 0]] * 2]
     assert kept.numbers[..., 0].tolist() == [[1, 1]]
 
@@ -133,11 +80,22 @@ def test_nan_stays_in_its_row_and_rows_without_keys_are_zero(gpu):
     assert (out[0, 0, 11] == 0).all()
 
 
+def test_what_is_hidden_may_hold_anything(gpu):
+    q, k, v = sample(1, 1, 20, 40, 16, 16)
+    bias = torch.zeros(20, 40)
+    bias[:, 5] = -INF
+    want = sgt.sparse_attention(*(t.to(gpu) for t in (q, k, v, bias)))
+    k[..., 5, :] = math.nan
+    assert torch.equal(sgt.sparse_attention(*(t.to(gpu) for t in (q, k, v, bias))), want)
+
+
 def test_it_is_one_operator_that_tracers_record(gpu):
     q, k, v = (t.to(gpu).requires_grad_() for t in sample(1, 1, 17, 18, 16, 16))
     control = torch.tensor(1.0, dtype=torch.float64, device=gpu).requires_grad_()
     tests = ("test_schema", "test_autograd_registration", "test_faketensor", "test_aot_dispatch_static")
-    torch.library.opcheck(tiled.attention_op, (q, k, v, control, None, "sparsemax", True, 0.25), test_utils=tests)
+    torch.library.opcheck(
+        tiled.attention_op, (q, k, v, control, None, None, "sparsemax", True, 0.25, 1.0, 0.0), test_utils=tests
+    )
 
 
 def test_derivatives_of_derivatives(gpu):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -84,23 +84,46 @@ def attends(q: Tensor, k: Tensor, v: Tensor, surely: Callable[[Any], bool]) -> b
     return q.dtype in tiled.DTYPES and all(sizes) and small
 
 
+class Setting(NamedTuple):
+    """What a call of attention has besides its tensors."""
+
+    causal: bool
+    scale: float
+    temperature: float
+    dropout: float
+
+    def given(self, m: Map, mask: Tensor | None, seed: Tensor | None) -> tiled.Given:
+        """The same as the launches take it."""
+        rule = m.radius.number if m.radius.of == "mean" else 0
+        weigh = m.weighing or 0
+        return tiled.Given(mask, self.causal, self.scale, rule, weigh, self.temperature, self.dropout, seed)
+
+
 def attention(
-    q: Tensor, k: Tensor, v: Tensor, control: Tensor, mask: Tensor | None, m: Map, causal: bool, scale: float
+    q: Tensor, k: Tensor, v: Tensor, control: Tensor, mask: Tensor | None, seed: Tensor | None, m: Map, *how: Any
 ) -> tuple[Tensor, ...]:
-    """Output of (batch, heads, length, size) tensors, and what the way back needs."""
-    out, kept = tiled.forward(q, k, v, control, tiled.Given(mask, causal, scale, m.radius.number))
+    """Output of (batch, heads, length, size) tensors, and what the way back needs. `how` makes a Setting."""
+    out, kept = tiled.forward(q, k, v, control, Setting(*how).given(m, mask, seed))
     return out, *kept
 
 
 def attention_like(q: Tensor, k: Tensor, v: Tensor, m: Map) -> tuple[Tensor, ...]:
     """Empty tensors of the shapes that :func:`attention` gives."""
-    return q.new_empty((*q.shape[:-1], v.shape[-1])), *tiled.empty_kept(q, k, v, m.radius.number)
+    return q.new_empty((*q.shape[:-1], v.shape[-1])), *tiled.empty_kept(q, k, v, m.weighing or 0, m.radius.of == "mean")
 
 
 def attention_vjp(
-    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, kept: tuple[Tensor, ...], out_grad: Tensor, m: Map,
-    causal: bool, scale: float,
+    q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, seed: Tensor | None, kept: tuple[Tensor, ...],
+    out_grad: Tensor, m: Map, *how: Any,
 ) -> tuple[Tensor, ...]:  # fmt: skip
-    """Gradients of query, key and value, and of the radius of each row."""
-    given = tiled.Given(mask, causal, scale, m.radius.number)
-    return tuple(tiled.backward(q, k, v, given, tiled.Kept(*kept), out_grad))
+    """Gradients of query, key and value, and of the control of each row."""
+    return tuple(tiled.backward(q, k, v, Setting(*how).given(m, mask, seed), tiled.Kept(*kept), out_grad))
+
+
+split_scores, split_values = tiled.split_scores, tiled.split_values
+
+
+def splits(m: Map, q: Tensor, k: Tensor, surely: Callable[[Any], bool]) -> bool:
+    """Are these few queries against many keys, and rows that the map's own kernels search to the end?"""
+    rows, keys = tiled.few_rows(q, k)[0], k.shape[2]
+    return surely(rows <= tiled.FEW) and surely(keys >= tiled.LONG) and (not m.power or surely(keys <= POWERS))

@@ -12,15 +12,22 @@ from sparsegen.torch._triton.numbers import INF
 
 BOOL: tl.constexpr = tl.constexpr(1)
 BIAS: tl.constexpr = tl.constexpr(2)
+# What becomes of the scores of a row (WEIGH): their projection, that of shares of their exponentials' sum, or the
+# squares of entmax with alpha = 1.5.
+PROJECTED: tl.constexpr = tl.constexpr(0)
+SHARES: tl.constexpr = tl.constexpr(1)
+ROOT: tl.constexpr = tl.constexpr(2)
 # What is kept of each row, one after the other in FOUND.
 BASE: tl.constexpr = tl.constexpr(0)  # taken off the scores
 UNIT: tl.constexpr = tl.constexpr(1)  # then multiplied by: a power of two, or 0 if the radius is infinite
 HIGH: tl.constexpr = tl.constexpr(2)
 LOW: tl.constexpr = tl.constexpr(3)
-NEAR: tl.constexpr = tl.constexpr(4)  # the radius in these units
-SIZE: tl.constexpr = tl.constexpr(5)  # of the support
-SLOPE: tl.constexpr = tl.constexpr(6)  # 1/radius, 0 where the map is constant
-KINDS: tl.constexpr = tl.constexpr(7)
+NEAR: tl.constexpr = tl.constexpr(4)  # what weights sum to in these units: the radius; of roots 1, as it was rounded
+SIZE: tl.constexpr = tl.constexpr(5)  # of the set whose equation the threshold solves; -1 where none was searched for
+SLOPE: tl.constexpr = tl.constexpr(6)  # what gradients of scores are multiplied by, 0 where the map is constant
+FLOOR: tl.constexpr = tl.constexpr(7)  # of roots: a lower bound of the threshold, in two numbers
+FLOOR_LOW: tl.constexpr = tl.constexpr(8)
+KEEP: tl.constexpr = tl.constexpr(7)  # of shares: the radius as a share of the sum
 
 
 @triton.jit
@@ -73,15 +80,36 @@ def scores(
         if MASKED == BOOL:
             ok = ok & (tl.load(at + step, mask=inside, other=0) != 0)
         else:
-            x = x + tl.load(at + step, mask=inside, other=0.0).to(tl.float32)
+            bias = tl.load(at + step, mask=inside, other=0.0).to(tl.float32)
+            x = tl.where(bias == -INF, -INF, x + bias)  # what is hidden may hold anything
     return tl.where(ok, x, -INF)
 
 
 @triton.jit
-def above(x, base, unit, high, low):
-    """How far scores are above the threshold of their row; -inf where they may not be chosen."""
-    u = tl.where(x == -INF, -INF, (x - base[:, None]) * unit[:, None])
+def points(x, base, unit, heat, WEIGH: tl.constexpr):
+    """Scores, or of shares their exponentials, in units of their row; -inf where they may not be chosen."""
+    u = x - base[:, None]
+    if WEIGH == SHARES:
+        u = tl.exp(u * heat)
+    return tl.where(x == -INF, -INF, u * unit[:, None])
+
+
+@triton.jit
+def above(u, high, low):
+    """How far points are above the threshold of their row; -inf where they may not be chosen."""
     return (u - high[:, None]) - low[:, None]
+
+
+@triton.jit
+def row_numbers(FOUND, rows, at, here):
+    """What was found of rows: base, unit, high, low, near and slope."""
+    base = tl.load(FOUND + BASE * rows + at, mask=here, other=0.0)
+    unit = tl.load(FOUND + UNIT * rows + at, mask=here, other=1.0)
+    high = tl.load(FOUND + HIGH * rows + at, mask=here, other=0.0)
+    low = tl.load(FOUND + LOW * rows + at, mask=here, other=0.0)
+    near = tl.load(FOUND + NEAR * rows + at, mask=here, other=1.0)
+    slope = tl.load(FOUND + SLOPE * rows + at, mask=here, other=0.0)
+    return base, unit, high, low, near, slope
 
 
 @triton.jit

@@ -1,10 +1,10 @@
 """Attention whose weights are one of the maps: scaled_dot_product_attention with weights that can be exactly 0.
 
 Three ways, one answer. CPU tensors and a map of linear scores go to the fused kernel, which keeps of the weights only
-their support, as CSR; those of GPUs to kernels that compute scores tile by tile, without weights and dropout. Neither
-holds a queries x keys matrix, and tracers see registered operators. Everything else
-(other maps and devices, torch.func, a mask that is learnt, gradients of gradients, weights asked of a tracer) is
-composed from torch's operations and the maps of this package.
+their support, as CSR; those of GPUs to kernels that compute scores tile by tile, and give no weights. Neither holds a
+queries x keys matrix, and tracers see registered operators. Everything else (other maps and devices, torch.func, a mask
+that is learnt, gradients of gradients, weights asked of a tracer) is composed from torch's operations and the maps of
+this package.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def _by_name(name: str, given: dict[str, Any], scores: Tensor) -> _Choice:
         return _Choice(weigh, m, checked.get("q", m.fixed.get("q", 0.0)))
     if m.radius.of == "sum":
         share = m.radius.value(torch, checked.get("lam", m.fixed.get("lam", 0.0)))
-        fused_m = m if fused.weigh_of(m) is not None and type(temperature) is float else None
+        fused_m = m if m.weighing is not None and type(temperature) is float else None
         return _Choice(weigh, fused_m, share, temperature if type(temperature) is float else 1.0)
     return _Choice(weigh, m if m.linear else None, m.radius.value(torch, **checked))
 
@@ -63,7 +63,7 @@ def _by_module(module: Mapping, given: dict[str, Any], scores: Tensor) -> _Choic
         checks.fail(ValueError, "the dim of mapping", "-1, the keys", module.dim)
     m = module.row
     shares = m is not None and module.control_name == "lam" and type(module.temperature) is float
-    if m is None or m.power or fused.weigh_of(m) != (1 if shares and m.radius.of == "sum" else 0):
+    if m is None or m.power or m.weighing != (1 if shares and m.radius.of == "sum" else 0):
         return _Choice(module)
     control = "q" if m.radius.of == "mean" else "radius"
     temperature = module.temperature if shares else 1.0
@@ -174,15 +174,14 @@ def sparse_attention(
     choice = _choose(mapping, {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha}, like)
     mask, bias = inputs.check_mask(attn_mask, is_causal, like)
     factor = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else float(scale)
-    if choice.map is not None and not return_weights and tiled.takes(choice.map, query, key, value, bias, dropout_p):
-        added = mask if bias is None else bias
-        return tiled.run(query, key, value, choice.control, choice.map, added, bool(is_causal), factor)
     if _torch_can(choice, query, key, value, attn_mask, return_weights):
         by = factor / choice.temperature
         given = (fused.wide(query), plain.repeat(fused.wide(key), group), plain.repeat(fused.wide(value), group))
         return F.scaled_dot_product_attention(*given, None, dropout_p, is_causal, scale=by).to(query.dtype)
+    how = (bool(is_causal), factor, float(dropout_p), group, choice.temperature)
+    if choice.map is not None and not return_weights and tiled.takes(choice.map, query, key, value, bias):
+        return tiled.run(query, key, value, choice.control, fused.Call(choice.map, mask, bias, *how))
     if choice.map is not None and _has_way_back(choice, query, key, value, bias):
-        how = (bool(is_causal), factor, float(dropout_p), group, choice.temperature)
         call = fused.Call(choice.map, mask, bias, *how)
         if _route.all_plain(query, key, value, choice.control, mask, bias) and _filled(query, key, value):
             return fused.run(query, key, value, choice.control, call, return_weights)

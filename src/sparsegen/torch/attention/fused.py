@@ -33,17 +33,8 @@ class Call(NamedTuple):
     seed: int = 0  # of dropout: the same seed takes the same weights, whatever else is asked
 
 
-def weigh_of(m: Map) -> int | None:
-    """The kernel's name for what a map makes of a row of scores: a projection, shares, entmax; None if it has none."""
-    if m.power:
-        return 2
-    if m.radius.of == "sum":
-        return 1 if m.transform == "exp" else None
-    return 0 if m.linear else None
-
-
 def _weigh(call: Call) -> int:
-    found = weigh_of(call.map)
+    found = call.map.weighing
     assert found is not None  # asked of maps that the kernel has
     return found
 
@@ -130,10 +121,11 @@ def forward(
 
 def _weights(values: Tensor, dropout: float) -> Tensor:
     """What dropout left of the kernel's values."""
-    return values.clamp(min=0) * _kept_scale(dropout) if dropout else values
+    return values.clamp(min=0) * kept_scale(dropout) if dropout else values
 
 
-def _kept_scale(dropout: float) -> float:
+def kept_scale(dropout: float) -> float:
+    """What dropout multiplies the weights it leaves by."""
     return 1 / (1 - dropout) if dropout < 1 else 0.0
 
 
@@ -184,7 +176,7 @@ def backward(
     slopes = torch.empty_like(found.values)
     _core.attention_vjp(
         STORAGE[q.dtype], torch.get_num_threads(), _weigh(call), call.scale, _sizes(q, v, call.group),
-        _walk(q), _walk(k), _walk(v), radius, address_or_none(radii), _kept_scale(call.dropout), address(found.indptr),
+        _walk(q), _walk(k), _walk(v), radius, address_or_none(radii), kept_scale(call.dropout), address(found.indptr),
         address(found.indices), address(found.values), address(out_grad), address_or_none(more), slopes.data_ptr(),
         q_grad.data_ptr(), k_grad.data_ptr(), v_grad.data_ptr(), address_or_none(along),
     )  # fmt: skip
@@ -253,7 +245,7 @@ def _again(
 
 def composed(q: Tensor, k: Tensor, control: Tensor | float, call: Call, signed: Tensor) -> Tensor:
     """The dense weights, with derivatives of every order, of values the kernel found: negative where dropout took."""
-    keep = torch.full_like(signed, _kept_scale(call.dropout)).masked_fill(signed < 0, 0.0)
+    keep = torch.full_like(signed, kept_scale(call.dropout)).masked_fill(signed < 0, 0.0)
     mask = allowed(call.causal, call.mask, q, k.shape[-2])
     z = scores(wide(q), repeat(wide(k), call.group), call.bias, call.scale)
     if call.map.power:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -39,3 +40,18 @@ def attend(
     if dropout:
         weights = F.dropout(weights, dropout)
     return weights @ v, weights
+
+
+def _mixed(h: Tensor, x: Tensor) -> Tensor:
+    """One round of splitmix64; int64 wraps around as its unsigned numbers do."""
+    h = h + x * -0x61C8864680B583EB - 0x61C8864680B583EB
+    for shift, factor in ((30, -0x40A7B892E31B1A47), (27, -0x6B2FB644ECCEEE15), (31, 1)):
+        h = (h ^ (h >> shift & (1 << 64 - shift) - 1)) * factor
+    return h
+
+
+def spared(seed: Tensor, shape: torch.Size, dropout: float) -> Tensor:
+    """Which weights (..., queries, keys) the kernels' dropout leaves: a hash of seed, row and key decides."""
+    rows = torch.arange(shape[:-1].numel(), device=seed.device).reshape(*shape[:-1], 1)
+    h = _mixed(_mixed(seed, rows), torch.arange(shape[-1], device=seed.device))
+    return (h >> 11 & (1 << 53) - 1) >= math.ceil(dropout * 2**53)
