@@ -29,7 +29,7 @@ def maps(found: dict[str, Any]) -> Any:
 
 def drawing(name: str) -> Callable[[dict[str, Any]], Any]:
     """The figure of that name among those of a Result."""
-    return lambda found: next(d.figure for d in figures.drawings(as_result(found)) if d.name == name)
+    return lambda found: next(d.figure for d in figures.figures_of(as_result(found)) if d.name == name)
 
 
 def language_model(found: dict[str, Any]) -> Any:

@@ -49,11 +49,11 @@ def made_translation(words=NASTY):
     curve = [{"epoch": i, "valid_accuracy": 0.5 + i / 10} for i in range(2)]
     rows = [
         {"row": name, "corpus": "multi30k-fr-en", "control": 0.5 if kind.grid else None, "tests": {"test_2016": found}}
-        | {"curve": curve, "valid_accuracy": 0.6}
+        | {"curve": curve, "valid_accuracy": 0.6, "seed": 3}
         for name, kind in generation.ROWS.items()
     ]
-    summary = {"table": translation.EXPERIMENT.table(rows), "tried": [], "chosen": {}}
-    return made("translation", summary, rows, corpora=["multi30k-fr-en"])
+    summary = {"table": translation.EXPERIMENT.table(rows), "tried": [], "chosen": {}, "leads": []}
+    return made("translation", summary, rows, corpora=["multi30k-fr-en"], maps=list(generation.ROWS), seeds=1)
 
 
 def made_properties():

@@ -38,6 +38,8 @@ def _own(option: Option) -> inspect.Parameter:
     if option.kind is bool:
         flag = f"--{option.name.replace('_', '-')}"
         return _parameter(option.name, typer.Option(False, flag, help=option.help), bool)
+    if option.kind is int:
+        return _parameter(option.name, typer.Option(1, min=1, help=option.help), int)
     return _parameter(option.name, typer.Option("", help=option.help), str)
 
 

@@ -33,7 +33,7 @@ class Option:
     name: str
     help: str
     kind: type = tuple
-    """`tuple`: names with commas, none where it is not given; `bool`: a flag, off where it is not given."""
+    """`tuple`: names with commas, none where it is not given; `bool`: a flag, off then; `int`: a count, 1 then."""
 
 
 @dataclass(frozen=True)

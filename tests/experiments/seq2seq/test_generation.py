@@ -22,7 +22,7 @@ from sparsegen.report.terminal import show
 
 CORPUS = "numbers-fr-en"
 PAPER_BLEU, PAPER_ROUGE = translation.PAPER, summarization.PAPER
-CONTROLS = [None, 0.5, None, 0.75, 1.0]  # of the generated corpus, where none is tuned
+CONTROLS = [None, 0.5, None, 0.75, 1.0, None, 0.5]  # of the generated corpus, where none is tuned
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +58,8 @@ def no_training(monkeypatch):
 
 def test_a_run_has_every_row_of_the_papers_table(smoke):
     _, result = smoke
-    assert [row["row"] for row in result.rows] == list(ROWS) == list(PAPER_BLEU) == list(PAPER_ROUGE)
+    assert [row["row"] for row in result.rows] == list(ROWS)
+    assert list(ROWS)[:5] == list(PAPER_BLEU) == list(PAPER_ROUGE)
     assert [row["mapping"] for row in result.rows] == [row.mapping for row in ROWS.values()]
     assert [row["control"] for row in result.rows] == CONTROLS
     for row in result.rows:
@@ -81,7 +82,16 @@ def test_a_run_has_every_row_of_the_papers_table(smoke):
     assert line["bleu"] == result.rows[0]["tests"]["numbers"]["bleu"]
     assert len(result.summary["table"]) == len(ROWS)
     assert result.summary["tried"] == []
-    assert {name: found["control"] for name, found in result.summary["chosen"].items()} == dict(zip(ROWS, CONTROLS))
+    given = {name: found["control"] for name, found in result.summary["chosen"][CORPUS].items()}
+    assert given == {name: control for name, control in zip(ROWS, CONTROLS) if control is not None}
+    assert (result.config["seeds"], line["seeds"]) == (1, [0])
+    assert line["each"] == [line["bleu"]]
+    leads = result.summary["leads"]
+    assert [(lead["row"], lead["base"]) for lead in leads] == [
+        (row, base) for base in ("softmax", "sparsemax") for row in ROWS if row != base
+    ]
+    assert all(lead["low"] <= lead["high"] and len(lead["p_each"]) == 1 for lead in leads)
+    assert "written" not in result.rows[0]["tests"]["numbers"]
     assert (result.experiment, result.config["scale"], result.seed) == ("translation", "smoke", 0)
 
 
@@ -101,7 +111,7 @@ def test_runs_of_another_version_of_the_cells_are_not_resumed(smoke, monkeypatch
     monkeypatch.setattr(Trainer, "run", lambda self, progress: began.append((self.epoch, self.folder.name)))
     for version in (generation.VERSION, "next"):
         monkeypatch.setattr(generation, "VERSION", version)
-        with generation._trained(CORPUS, "smoke", "sparsemax", None, 0, short=False):
+        with generation._trained(CORPUS, "smoke", "sparsemax", None, 0):
             pass
     assert [epoch for epoch, _ in began] == [1, 0]
     assert began[1][1].endswith("-vnext")
@@ -126,18 +136,20 @@ def test_the_same_seed_gives_the_same_numbers_and_another_others(smoke):
     torch.manual_seed(77)
     again = translation.run("smoke", corpora=(CORPUS,), maps=("sparsemax",))
     assert numbers(again.rows[0]) == numbers(result.rows[2])
-    assert again.summary["chosen"] == {"sparsemax": {"control": None}}
+    assert again.summary["chosen"] == {CORPUS: {}}
     other = translation.run("smoke", corpora=(CORPUS,), maps=("sparsemax",), seed=1)
     assert other.rows[0]["curve"][0]["loss"] != result.rows[2]["curve"][0]["loss"]
     assert generation.RUNS_VARIABLE not in os.environ
 
 
 def fake_tune(corpus, scale, mapping, control, seed):
-    return {"valid_accuracy": {0.5: 0.6, 2.0: 0.7}[control], "support": 1.0}
+    best = 2.0 if corpus == "multi30k-fr-en" else 0.5
+    return {"valid_accuracy": 0.7 if control == best else 0.6, "support": 1.0}
 
 
 def fake_final(corpus, scale, mapping, control, seed):
-    return {"tests": {"test": {"support": 2.0, "source_words": 4.0, "bleu": 30.0, "exact_match": 0.5}}, "curve": []}
+    known = {"support": 2.0, "source_words": 4.0, "bleu": 30.0 + seed, "exact_match": 0.5}
+    return {"tests": {test: {**known, "written": ["a b"] * 8} for test in corpora.MULTI30K_TESTS}, "curve": []}
 
 
 @pytest.fixture
@@ -148,36 +160,46 @@ def toy_data(tmp_path, monkeypatch):
     monkeypatch.setenv(corpora.DATA_VARIABLE, str(tmp_path))
 
 
-def test_a_control_is_chosen_by_short_runs_and_trained_in_full(toy_data):
+def test_a_control_is_chosen_by_whole_trainings_none_of_which_is_done_twice(toy_data, monkeypatch):
+    began, run = [], Trainer.run
+    monkeypatch.setattr(Trainer, "run", lambda self, *how: began.append(self.finished) or run(self, *how))
     result = translation.run("smoke", corpora=("multi30k-fr-en",), maps=("sparsegen-lin",))
     tried = result.summary["tried"]
     assert [row["control"] for row in tried] == list(ROWS["sparsegen-lin"].grid)
-    assert all(1 <= row["support"] <= 3 for row in tried)
+    assert all(1 <= row["support"] <= 3 and len(row["samples"]) == generation.SAMPLES for row in tried)
     best = max(tried, key=lambda row: row["valid_accuracy"])
     kept = {"control": best["control"], "valid_accuracy": best["valid_accuracy"]}
-    assert result.summary["chosen"] == {"sparsegen-lin": kept}
+    assert result.summary["chosen"] == {"multi30k-fr-en": {"sparsegen-lin": kept}}
     assert [row["control"] for row in result.rows] == [best["control"]]
+    assert began == [False, False, False, True]
     assert list(result.rows[0]["tests"]) == ["test_2016_flickr", "test_2017_flickr"]
     assert [line["paper"] for line in result.summary["table"]] == [37.27, 37.27]
 
 
-def test_the_first_corpus_chooses_the_controls_for_all(toy_data, monkeypatch):
+def test_each_direction_has_its_own_control_and_every_seed_is_trained(toy_data, monkeypatch):
     monkeypatch.setattr(generation, "tune", fake_tune)
     monkeypatch.setattr(generation, "final", fake_final)
     maps, both = ("softmax", "softmax (with temp.)"), ("multi30k-fr-en", "multi30k-en-fr")
-    result = translation.run("smoke", corpora=both, maps=maps)
-    assert [row["corpus"] for row in result.summary["tried"]] == [both[0]] * 2
-    found = [(row["corpus"], row["row"], row["control"]) for row in result.rows]
-    assert found == [(corpus, name, control) for corpus in both for name, control in zip(maps, (None, 2.0))]
+    result = translation.run("smoke", corpora=both, maps=maps, seed=1, seeds=2)
+    assert [(row["corpus"], row["seed"]) for row in result.summary["tried"]] == [(c, 1) for c in both for _ in range(2)]
+    found = [(row["corpus"], row["seed"], row["row"], row["control"]) for row in result.rows]
+    controls = {both[0]: (None, 2.0), both[1]: (None, 0.5)}
+    assert found == [(c, seed, *row) for c in both for seed in (1, 2) for row in zip(maps, controls[c])]
+    line = result.summary["table"][0]
+    assert (line["bleu"], line["each"], line["seeds"]) == (31.5, [31.0, 32.0], [1, 2])
+    assert len(result.summary["table"]) == 2 * 2 * 2
+    assert [len(lead["p_each"]) for lead in result.summary["leads"]] == [2] * 4
+    assert [lead["lead"] for lead in result.summary["leads"]] == [0.0] * 4  # all wrote the same
 
 
 def test_the_control_with_the_best_validation_accuracy_is_chosen():
-    todo = [{"mapping": row.mapping, "control": value} for row in ROWS.values() for value in row.grid]
-    found = [{"valid_accuracy": value} for value in (0.2, 0.1, 0.3, 0.5, 0.4, 0.1, 0.2, 0.2)]
-    assert choose(todo, found) == {
+    todo = [{"corpus": "a", "mapping": row.mapping, "control": v} for row in ROWS.values() for v in row.grid]
+    found = [{"valid_accuracy": value} for value in (0.2, 0.1, 0.3, 0.5, 0.4, 0.1, 0.2, 0.2, 0.3, 0.1)]
+    assert choose(todo, found)["a"] == {
         "softmax (with temp.)": {"control": 0.5, "valid_accuracy": 0.2},
         "sparsegen-lin": {"control": 0.5, "valid_accuracy": 0.5},
         "sparsehg": {"control": 1.0, "valid_accuracy": 0.2},  # the first of equals
+        "sparsegen-softmax": {"control": 0.25, "valid_accuracy": 0.3},
     }
 
 
@@ -207,15 +229,8 @@ def test_another_data_folder_is_another_corpus(tmp_path, monkeypatch):
     seen = []
     for name in "ab":
         monkeypatch.setenv(corpora.DATA_VARIABLE, str(tmp_path / name))
-        seen.append(generation.prepare("multi30k-fr-en", "smoke", False).source.state()["words"])
+        seen.append(generation.prepare("multi30k-fr-en", "smoke").source.state()["words"])
     assert seen == [["chat"], ["chien"]]
-
-
-def test_a_short_run_sees_fewer_pairs_but_the_same_words():
-    full, short = (generation.prepare(CORPUS, "smoke", short) for short in (False, True))
-    assert (len(full.train), len(short.train)) == (64, 32)
-    assert full.vocabularies == short.vocabularies
-    assert len(full.valid) == len(short.valid) == 8
 
 
 def test_the_paper_scale_is_the_papers():
@@ -241,13 +256,14 @@ def test_the_summary_has_the_papers_numbers_beside():
     scores = {"rouge1": 30.0, "rouge2": 10.0, "rougeL": 28.0}
     shared = {"support": 2.0, "source_words": 9.0}
     tests = {"gigaword": {"rouge": scores, **shared}, "duc2004": {"rouge_recall_75": scores, **shared}}
-    row = {"corpus": "gigaword", "row": "sparsegen-lin", "control": 0.5, "tests": tests}
+    row = {"corpus": "gigaword", "row": "sparsegen-lin", "control": 0.5, "seed": 0, "tests": tests}
     first, second = summarization.EXPERIMENT.table([row])
     assert (first["measure"], first["rougeL"], first["paper"]) == ("rouge", 28.0, (35.90, 17.57, 33.37))
     assert (second["measure"], second["paper"]) == ("rouge_recall_75", (31.85, 12.28, 29.13))
     tests = {"test": {"bleu": 30.0, "exact_match": 0.1, **shared}}
     rows = [
-        {"corpus": f"multi30k-{d}", "row": "sparsegen-lin", "control": 0.5, "tests": tests} for d in ("fr-en", "en-fr")
+        {"corpus": f"multi30k-{d}", "row": "sparsegen-lin", "control": 0.5, "seed": 0, "tests": tests}
+        for d in ("fr-en", "en-fr")
     ]
     assert [line["paper"] for line in translation.EXPERIMENT.table(rows)] == [37.27, 35.78]
 
@@ -255,22 +271,28 @@ def test_the_summary_has_the_papers_numbers_beside():
 # Ledger
 
 
-def made(table, tried=(), experiment="translation", rows=(), corpora=("multi30k-fr-en",)):
-    """A Result with these numbers: {test: {row: measure}}, and (lam, support) of the short runs."""
+def made(table, tried=(), experiment="translation", rows=(), corpus="multi30k-fr-en", spread=0.5):
+    """A Result with these numbers: {test: {row: measure}}, intervals so wide, and (lam, support) of the trainings."""
     key = "bleu" if experiment == "translation" else "rougeL"
-    lines = []
+    lines, leads = [], []
     for test, scores in table.items():
         for name, value in scores.items():
-            line = {"corpus": corpora[0], "test": test, "row": name, "control": -1.0 if ROWS[name].grid else None}
-            line |= {"support": 10.25, "source_words": 13.0, "exact_match": 1.0, "paper": None, key: value}
+            line = {"corpus": corpus, "test": test, "row": name, "control": -1.0 if ROWS[name].grid else None}
+            line |= {"support": 10.25, "source_words": 13.0, "exact_match": 1.0, "seeds": [0, 1, 2], key: value}
             if experiment == "translation":
-                line["paper"] = PAPER_BLEU[name]["fr-en"]
+                line["paper"] = PAPER_BLEU.get(name, {}).get("fr-en")
             else:
-                line |= {"rouge1": 35.25, "rouge2": 18.25, "measure": "rouge", "paper": PAPER_ROUGE[name]["gigaword"]}
+                line |= {"rouge1": 35.25, "rouge2": 18.25, "measure": "rouge"}
+                line["paper"] = PAPER_ROUGE.get(name, {}).get("gigaword")
             lines.append(line)
-    tuning = [{"mapping": "sparsegen_lin", "control": lam, "support": support} for lam, support in tried]
-    summary = {"table": lines, "tried": [*tuning, {"mapping": "softmax", "control": 0.5, "support": 13.0}]}
-    config = {"scale": "small", "corpora": list(corpora), "maps": list(ROWS)}
+            for base in (b for b in ("softmax", "sparsemax") if b in scores and b != name):
+                lead = value - scores[base]
+                ends = {"lead": lead, "low": lead - spread, "high": lead + spread, "p": 0.5}
+                leads.append({"corpus": corpus, "test": test, "row": name, "base": base, **ends})
+    dial = [{"mapping": "sparsegen_lin", "control": lam, "support": support} for lam, support in tried]
+    tuning = [{"corpus": corpus, **row} for row in [*dial, {"mapping": "softmax", "control": 0.5, "support": 13.0}]]
+    summary = {"table": lines, "tried": tuning, "leads": leads}
+    config = {"scale": "small", "corpora": [corpus], "maps": list(ROWS), "seeds": 3}
     return Result(experiment, config, 0, rows, summary, {}, 1.0, "2030-01-01T00:00:00")
 
 
@@ -278,7 +300,7 @@ def scores(softmax, sparsemax, sparsegen, hourglass):
     return dict(zip(("softmax", "sparsemax", "sparsegen-lin", "sparsehg"), (softmax, sparsemax, sparsegen, hourglass)))
 
 
-AHEAD, BEHIND, BETWEEN = scores(30, 31, 32, 31.5), scores(32, 31, 30, 20), scores(30, 32, 31, 31)
+AHEAD, BEHIND, LEVEL = scores(30, 31, 32, 31.5), scores(32, 31, 30, 20), scores(30, 30, 30.25, 29.75)
 FALLING, UNEVEN, RISING = (
     ((-1, 5.0), (0.5, 3.0), (0.75, 2.0)),
     ((-1, 5.0), (0.5, 6.0), (0.75, 2.0)),
@@ -286,38 +308,78 @@ FALLING, UNEVEN, RISING = (
 )
 
 
-@pytest.mark.parametrize("experiment", ["translation", "summarization"])
+def verdicts(*arguments, **options):
+    found = ledger(made(*arguments, **options))
+    assert all(entry.claim and entry.source and entry.rule and entry.measured for entry in found)
+    return [entry.verdict for entry in found]
+
+
 @pytest.mark.parametrize(
-    ("table", "tried", "verdicts"),
+    ("table", "tried", "expected"),
     [
-        ({"a": AHEAD, "b": AHEAD}, FALLING, [HOLDS, HOLDS, HOLDS]),
-        ({"a": BEHIND}, RISING, [NOT, NOT, NOT]),
-        ({"a": AHEAD, "b": BEHIND}, UNEVEN, [PARTLY, PARTLY, PARTLY]),
-        ({"a": BETWEEN}, FALLING[::-1], [PARTLY, HOLDS, HOLDS]),
-        ({"a": BETWEEN, "b": BEHIND}, FALLING[:1], [NOT, PARTLY]),  # what cannot be judged is left out
-        ({"a": {"softmax": 30, "sparsegen-lin": 31}}, (), []),
+        ({"a": AHEAD, "b": AHEAD}, FALLING, [HOLDS, HOLDS, HOLDS, HOLDS]),
+        ({"a": BEHIND}, RISING, [NOT, NOT, NOT, NOT]),
+        ({"a": AHEAD, "b": BEHIND}, UNEVEN, [NOT, NOT, NOT, PARTLY]),
+        ({"a": LEVEL}, FALLING[::-1], [PARTLY, HOLDS, HOLDS, HOLDS]),  # intervals reach over 0, none below -1
+        ({"a": LEVEL}, FALLING[:1], [PARTLY, HOLDS, HOLDS]),  # what cannot be judged is left out
         ({"a": {"sparsehg": 30}}, FALLING, [HOLDS]),
-        ({"a": scores(30, 30, 30, 29)}, FALLING, [NOT, HOLDS, HOLDS]),  # a tie is not ahead; one point is comparable
     ],
 )
-def test_verdicts_follow_from_the_numbers(experiment, table, tried, verdicts):
-    found = ledger(made(table, tried, experiment))
-    assert [entry.verdict for entry in found] == verdicts
-    assert all(entry.claim and entry.source and entry.rule and entry.measured for entry in found)
+def test_verdicts_on_translation_follow_from_intervals(table, tried, expected):
+    assert verdicts(table, tried) == expected
+
+
+def test_an_interval_that_reaches_too_low_is_comparable_only_in_the_mean():
+    assert verdicts({"a": LEVEL}, spread=2.0) == [PARTLY, PARTLY, PARTLY]
+
+
+def test_what_is_said_of_one_direction_is_judged_there():
+    there = ledger(made({"a": AHEAD}, FALLING))
+    back = ledger(made({"a": BEHIND}, FALLING, corpus="multi30k-en-fr"))
+    assert ["French to English" in entry.claim for entry in there] == [True, False, False, False]
+    still = next(entry for entry in back if "English to French" in entry.claim)
+    assert (still.verdict, sum("French to English" in entry.claim for entry in back)) == (HOLDS, 0)
+    ahead = ledger(made({"a": AHEAD}, FALLING, corpus="multi30k-en-fr"))
+    assert next(entry for entry in ahead if "English to French" in entry.claim).verdict == NOT
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "expected"),
+    [(AHEAD, AHEAD, [HOLDS, HOLDS, HOLDS]), (AHEAD, scores(3, 3, 2, 1), [NOT, NOT, NOT])],
+)
+def test_verdicts_on_summarization_follow_from_rouge(own, other, expected):
+    table = {"gigaword": own, "duc2004": other}
+    assert verdicts(table, experiment="summarization", corpus="gigaword") == expected
+
+
+def test_heatmaps_are_crisper_where_fewer_columns_are_dark():
+    result = made({"a": AHEAD}, FALLING)
+    for row, columns in zip(result.summary["tried"], (3, 2, 1)):
+        row["samples"] = [{"weights": [[0.5] * columns + [0.0] * (4 - columns)]}]
+    crisper = ledger(result)[-1]
+    assert ("heatmaps" in crisper.claim, crisper.verdict) == (True, HOLDS)
+    assert crisper.measured.endswith(
+        "lam -1: 3.00 source words, lam 0.5: 2.00 source words, lam 0.75: 1.00 source words"
+    )
 
 
 def test_a_smoke_run_is_no_evidence():
     result = made({"a": AHEAD}, FALLING)
     found = ledger(replace(result, config={**result.config, "scale": "smoke"}))
-    assert [entry.verdict for entry in found] == [UNKNOWN] * 3
+    assert [entry.verdict for entry in found] == [UNKNOWN] * 4
 
 
 def test_the_ledger_shows_what_was_measured():
-    best, comparable, support = ledger(made({"a": AHEAD}, FALLING))
-    assert best.measured == "multi30k-fr-en a: sparsegen-lin 32.00 softmax 30.00 sparsemax 31.00"
-    assert comparable.measured == "multi30k-fr-en a: -0.50 from the best other row"
-    assert support.measured == "lam -1: 5.00 source words, lam 0.5: 3.00 source words, lam 0.75: 2.00 source words"
-    assert "ROUGE-L" in ledger(made({"a": AHEAD}, FALLING, "summarization"))[0].claim
+    best, comparable, _, support = ledger(made({"a": AHEAD}, FALLING))
+    where = "multi30k-fr-en a"
+    assert best.measured == (
+        f"{where}: sparsegen-lin +2.00 (+1.50 to +2.50) against softmax; "
+        f"{where}: sparsegen-lin +1.00 (+0.50 to +1.50) against sparsemax; 3 seeds"
+    )
+    assert comparable.measured.startswith(f"{where}: sparsehg +1.50 (+1.00 to +2.00) against softmax")
+    assert support.measured.endswith(
+        "lam -1: 5.00 source words, lam 0.5: 3.00 source words, lam 0.75: 2.00 source words"
+    )
 
 
 # Tables and figures
@@ -331,7 +393,7 @@ def shown(result):
 
 @pytest.mark.parametrize("experiment", ["translation", "summarization"])
 def test_tables_fit_in_80_columns_and_nothing_is_cut(experiment):
-    values = dict(zip(ROWS, (41.23, 36.5, 37.25, 9.99, 40.0)))
+    values = dict(zip(ROWS, (41.23, 36.5, 37.25, 9.99, 40.0, 38.5, 39.75)))
     text = shown(made({"test_2016_flickr": values, "test_2017_flickr": values}, FALLING, experiment))
     assert max(map(len, text.splitlines())) <= 80
     assert "…" not in text

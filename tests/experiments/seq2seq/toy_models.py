@@ -14,6 +14,7 @@ from sparsegen.experiments.seq2seq.vocabulary import WordVocabulary
 WORDS = 8
 # A control of each row of the paper's table; with it attention is neither even nor on one word.
 PAPER = {"softmax": None, "softmax (with temp.)": 0.5, "sparsemax": None, "sparsegen-lin": 0.75, "sparsehg": 0.1}
+PAPER |= {"entmax-1.5": None, "sparsegen-softmax": 0.9}
 
 
 def lines(n=30, seed=0, longest=6):

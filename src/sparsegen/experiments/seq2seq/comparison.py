@@ -6,9 +6,13 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sparsegen._table.extras import needed
 from sparsegen.experiments.registry import Experiment, Option, scaled_down
+from sparsegen.experiments.seq2seq import significance
 from sparsegen.experiments.store import Result
+from sparsegen.experiments.tables import Column, Table
 
 if TYPE_CHECKING:
     from sparsegen.experiments.drawings import Drawing
@@ -32,12 +36,16 @@ ROWS = {
         Row("sparsemax", "sparsemax"),
         Row("sparsegen-lin", "sparsegen_lin", (-1.0, 0.5, 0.75)),
         Row("sparsehg", "sparsehourglass", (0.1, 1.0, 10.0)),
+        Row("entmax-1.5", "entmax15"),
+        Row("sparsegen-softmax", "sparsegen_softmax", (0.25, 0.5)),
     )
 }
 ALIASES = {"sparsegen_lin": "sparsegen-lin", "sparsehourglass": "sparsehg", "softmax-temp": "softmax (with temp.)"}
+BASES = ("softmax", "sparsemax")  # the rows that the paper compares its own with
 OPTIONS = (
     Option("corpora", "Names of corpora, with commas; else those of the experiment."),
     Option("maps", "Rows of the table, with commas: softmax, sparsemax, sparsegen-lin, sparsehg; else all."),
+    Option("seeds", "How many seeds each row is trained with, from --seed on.", int),
 )
 
 
@@ -48,26 +56,66 @@ class Comparison(Experiment):
     Parameters
     ----------
     corpora : tuple of str
-        The first chooses the controls, the others take them over.
+    measure : str
+        What rows are compared by, a cell of a line.
     score : callable
         From the name of a test set, the lines written and the Split to what is kept of them.
     line : callable
         From a row, the name of a test set and what was kept to the cells of its line in the paper's table.
+    statistics, combine : callable
+        From the name of a test set, the lines written and the Split to what is added up over lines, (lines, any); and
+        from such sums to the measure.
+    randomised : callable, optional
+        From two texts and the references to the p-value of a paired test of a library.
     """
 
     corpora: tuple[str, ...]
+    measure: str
     score: Callable[[str, list[str], Split], dict[str, Any]]
     line: Callable[[dict[str, Any], str, dict[str, Any]], dict[str, Any]]
+    statistics: Callable[[str, list[str], Split], Any]
+    combine: Callable[[Any], Any]
+    randomised: Callable[[list[str], list[str], Any], float] | None = None
 
     def table(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-        """Return the paper's table: a line a map and test set, with the paper's numbers beside."""
-        return [
-            {"corpus": row["corpus"], "row": row["row"], "control": row["control"], "test": test}
-            | {"support": found["support"], "source_words": found["source_words"]}
-            | self.line(row, test, found)
-            for row in rows
-            for test, found in row["tests"].items()
+        """Return the paper's table: a line a map and test set, means over seeds, with the paper's numbers beside."""
+        groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+        for row in rows:
+            groups.setdefault((row["corpus"], row["row"]), []).append(row)
+        return [self._mean_line(group, test) for group in groups.values() for test in group[0]["tests"]]
+
+    def _mean_line(self, group: list[dict[str, Any]], test: str) -> dict[str, Any]:
+        """The line of one row of the table on one test set, from the runs of its seeds."""
+        lines = [
+            {"support": found["support"], "source_words": found["source_words"], **self.line(row, test, found)}
+            for row, found in ((row, row["tests"][test]) for row in group)
         ]
+        means = {
+            name: sum(line[name] for line in lines) / len(lines) if isinstance(value, float) else value
+            for name, value in lines[0].items()
+        }
+        known = {"corpus": group[0]["corpus"], "row": group[0]["row"], "control": group[0]["control"], "test": test}
+        return {**known, **means, "seeds": [row["seed"] for row in group], "each": [x[self.measure] for x in lines]}
+
+    def leads(self, corpus: str, rows: list[dict[str, Any]], tests: dict[str, Split]) -> list[dict[str, Any]]:
+        """Return by how much each row of a corpus is ahead of softmax and of sparsemax on each test set."""
+        names = list(dict.fromkeys(row["row"] for row in rows))
+        found = []
+        for test, split in tests.items():
+            texts = {name: [row["tests"][test]["written"] for row in rows if row["row"] == name] for name in names}
+            counts = {
+                name: np.stack([self.statistics(test, each, split) for each in written])
+                for name, written in texts.items()
+            }
+            for base in (base for base in BASES if base in names):
+                for name in (name for name in names if name != base):
+                    row = {"corpus": corpus, "test": test, "row": name, "base": base}
+                    row |= significance.lead(counts[name], counts[base], self.combine)
+                    if self.randomised is not None:
+                        pairs = zip(texts[name], texts[base])
+                        row["p_each"] = [self.randomised(mine, theirs, split.references) for mine, theirs in pairs]
+                    found.append(row)
+        return found
 
 
 def files(corpora: Iterable[str]) -> list[str]:
@@ -94,10 +142,25 @@ def by_test(result: Result) -> Iterator[tuple[str, list[dict[str, Any]]]]:
         )
 
 
+def lead_table(result: Result, title: str, rows: list[dict[str, Any]], measure: str) -> Iterator[Table]:
+    """Yield how far the rows of a table are ahead of softmax, where there is another row."""
+    where = (rows[0]["corpus"], rows[0]["test"], "softmax")
+    leads = [lead for lead in result.summary["leads"] if (lead["corpus"], lead["test"], lead["base"]) == where]
+    lines = (
+        (lead["row"], f"{lead['lead']:+.2f}", f"{lead['low']:+.2f} to {lead['high']:+.2f}", f"{lead['p']:.3f}")
+        for lead in leads
+    )
+    columns = (Column("attention", "name"), *map(Column, (measure, "95 % of draws", "p")))
+    if leads:
+        yield Table(f"{title}, ahead of softmax", columns, tuple(lines))
+
+
 def about(title: str, rows: list[dict[str, Any]], result: Result) -> str:
     """Return the title of a table with the length of the sources and the size of the run."""
     size = "; a scaled-down run" if scaled_down(result) else ""
-    return f"{title}, {rows[0]['source_words']:.1f} source words{size}"
+    seeds = len(rows[0]["seeds"])
+    runs = f", means of {seeds} seeds" if seeds > 1 else ", one seed"
+    return f"{title}, {rows[0]['source_words']:.1f} source words{runs}{size}"
 
 
 def figures(result: Result) -> Iterable[Drawing]:

@@ -83,10 +83,18 @@ def sample_heatmaps(result: Result, corpus: str, test: str, sample: int, rows: S
     panels = []
     for name in rows:
         row = next(r for r in result.rows if r["row"] == name and r["corpus"] == corpus)
-        kept = row["tests"][test]["samples"][sample]
         control = "" if row["control"] is None else f" ({row['control']:g})"
-        shown = kept["written"][:MOST_WORDS]
-        panels.append(Heatmap(f"{name}{control}", kept["source"], shown, kept["weights"][: len(shown)]))
+        panels.append(_panel(f"{name}{control}", row["tests"][test]["samples"][sample]))
+    return _side_by_side(panels)
+
+
+def _panel(title: str, sample: dict[str, Any]) -> Heatmap:
+    shown = sample["written"][:MOST_WORDS]
+    return Heatmap(title, sample["source"], shown, sample["weights"][: len(shown)])
+
+
+def _side_by_side(panels: Sequence[Heatmap]) -> Figure:
+    """As many heatmaps side by side as a page has room for."""
     longest = max(len(panel.source) for panel in panels)
     return heatmaps(panels, columns=max(1, min(3, MOST_ACROSS // max(longest, 1))))
 
@@ -97,21 +105,30 @@ CURVES = {
     "sparsemax": ("#D55E00", "--"),
     "sparsegen-lin": ("#0072B2", "-"),
     "sparsehg": ("#009E73", "--"),
+    "entmax-1.5": ("#CC79A7", "-."),
+    "sparsegen-softmax": ("#56B4E9", "-"),
 }
 
 
+def _mean_curve(rows: Sequence[dict[str, Any]]) -> tuple[list[float], list[float]]:
+    """Epochs, counted from 1, and the mean validation accuracy over the seeds of a row."""
+    points = list(zip(*(row["curve"] for row in rows)))
+    accuracy = [sum(point["valid_accuracy"] for point in each) / len(each) for each in points]
+    return [each[0]["epoch"] + 1 for each in points], accuracy
+
+
 def learning_curves(result: Result) -> Figure:
-    """Draw validation accuracy against the epoch, a panel a corpus, a line a map."""
+    """Draw validation accuracy against the epoch, a panel a corpus, a line a map, means over seeds."""
     corpora = result.config["corpora"]
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(3.0 * len(corpora), 2.5), layout="constrained")
         panels = figure.subplots(1, len(corpora), squeeze=False)[0]
         for axes, corpus in zip(panels, corpora):
-            for row in (r for r in result.rows if r["corpus"] == corpus):
-                colour, line = CURVES[row["row"]]
-                x = [point["epoch"] + 1 for point in row["curve"]]
-                y = [point["valid_accuracy"] for point in row["curve"]]
-                axes.plot(x, y, color=colour, linestyle=line, linewidth=1.2, marker=".", markersize=4, label=row["row"])
+            own = [row for row in result.rows if row["corpus"] == corpus]
+            for name in dict.fromkeys(row["row"] for row in own):
+                colour, line = CURVES[name]
+                x, y = _mean_curve([row for row in own if row["row"] == name])
+                axes.plot(x, y, color=colour, linestyle=line, linewidth=1.2, marker=".", markersize=4, label=name)
             axes.set_xlabel("epoch")
             axes.set_title(corpus)
             axes.set_xlim(0.7, axes.get_xlim()[1] + 0.3)
@@ -122,17 +139,24 @@ def learning_curves(result: Result) -> Figure:
 
 
 HEATMAP_ROWS = ("softmax", "sparsemax", "sparsegen-lin")
+DIALLED = "sparsegen_lin"  # whose heatmaps are shown for every value of its control
 
 
 def drawings(result: Result) -> Iterator[Drawing]:
     """Yield the learning curves, and one sentence under several maps for each corpus."""
     caption = "Validation accuracy against the epoch"
-    best = "; ".join(f"{row['corpus']}, {row['row']}: {row['valid_accuracy']:.3f}" for row in result.rows)
+    best = "; ".join(
+        f"{row['corpus']}, {row['row']}, seed {row['seed']}: {row['valid_accuracy']:.3f}" for row in result.rows
+    )
     yield Drawing(f"{result.experiment}-curves", learning_curves(result), caption, f"{caption}. At the best: {best}.")
     for corpus in result.config["corpora"]:
         rows = [row for row in result.rows if row["corpus"] == corpus and row["row"] in HEATMAP_ROWS]
         if rows:
-            yield _heatmap_drawing(result, corpus, rows)
+            yield _heatmap_drawing(result, corpus, [row for row in rows if row["seed"] == rows[0]["seed"]])
+        tried = [row for row in result.summary["tried"] if (row["corpus"], row["mapping"]) == (corpus, DIALLED)]
+        shown = sorted((row for row in tried if row["samples"]), key=lambda row: row["control"])
+        if shown:
+            yield _dial_drawing(corpus, shown)
 
 
 def _heatmap_drawing(result: Result, corpus: str, rows: list[dict[str, Any]]) -> Drawing:
@@ -144,3 +168,13 @@ def _heatmap_drawing(result: Result, corpus: str, rows: list[dict[str, Any]]) ->
     figure = sample_heatmaps(result, corpus, test, 0, list(samples))
     caption = f"Attention on the first sentence of {test} ({corpus}): a line a written word, a column a source word"
     return Drawing(f"{corpus}-attention", figure, caption, f"Heatmaps for the source: {source}. {written}.")
+
+
+def _dial_drawing(corpus: str, tried: list[dict[str, Any]]) -> Drawing:
+    """The first validation sentence under each value of lam, each in a model that was trained with it."""
+    figure = _side_by_side([_panel(f"lam = {row['control']:g}", row["samples"][0]) for row in tried])
+    source = " ".join(tried[0]["samples"][0]["source"])
+    support = ", ".join(f"lam {row['control']:g}: {row['support']:.2f}" for row in tried)
+    caption = f"Attention of sparsegen-lin on the first validation sentence ({corpus}), in models trained with each lam"
+    text = f"Heatmaps for the source: {source}. Source words a written word attends to, over validation: {support}."
+    return Drawing(f"{corpus}-dial", figure, caption, text)

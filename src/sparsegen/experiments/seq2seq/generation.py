@@ -1,8 +1,9 @@
 """The paper's attention experiments: translation and summarization with every map, on corpora this side of a cluster.
 
-For each row of the paper's table the control is chosen by validation accuracy on short runs; then a model is trained
-in full, its best epoch (by validation accuracy, as in the paper) writes the test sets by beam search, and the text is
-scored. Rows differ in the map alone: the same seed gives the same initial weights and the same order of sentences.
+For each row of the paper's table and each corpus the control is chosen as in the paper: a model is trained in full
+with each value, and the one with the best validation accuracy is kept. It is then trained with every seed; the best
+epoch, by validation accuracy again, writes the test sets by beam search, and the text is scored. Rows differ in the map
+alone: the same seed gives the same initial weights and the same order of sentences.
 """
 
 from __future__ import annotations
@@ -28,11 +29,11 @@ from sparsegen.experiments.seq2seq.corpora import Corpus, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig
 from sparsegen.experiments.seq2seq.search import Translation, mean_support, translate
 from sparsegen.experiments.seq2seq.threads import suited_threads
-from sparsegen.experiments.seq2seq.training import BEST, TrainConfig, Trainer, load_model
+from sparsegen.experiments.seq2seq.training import BEST, TrainConfig, Trainer, load_model, suited_precision
 from sparsegen.experiments.seq2seq.vocabulary import WordVocabulary
 from sparsegen.experiments.store import Result, Stopwatch, to_json, write_text
 
-VERSION = "2"  # of the cells: raised when they would give other numbers
+VERSION = "3"  # of the cells: raised when they would give other numbers
 LOOKED_AT = 200  # validation sentences on which the support of a short run is measured
 SUMMARIES = ("gigaword", "reuters", "acl")
 SAMPLES = 3  # sentences of each test set whose heatmaps are kept
@@ -40,16 +41,14 @@ SAMPLES = 3  # sentences of each test set whose heatmaps are kept
 
 @dataclass(frozen=True)
 class Preset:
-    """Sizes of a scale: of the model, of training, of the short runs that choose controls, of the search."""
+    """Sizes of a scale: of the model, of training, of the search."""
 
     embedding: int
     hidden: int
     layers: int
     train: TrainConfig
-    short: TrainConfig
     dropout: float = 0.3
     pairs: int | None = None  # of the training set
-    short_pairs: int | None = None
     min_count: int = 2  # of a word of the vocabulary
     max_vocabulary: int | None = 50_000
     max_words: int = 50  # of a training sentence
@@ -57,26 +56,26 @@ class Preset:
     beam: int = 5
 
 
-_SHORT = TrainConfig(epochs=3, batch_size=64, lr=2e-3, decay_from=2, clip=1.0)
+_FAST = suited_precision()
 _SGD = TrainConfig(epochs=13, optimizer="sgd", lr=1.0, per="sentence", decay_from=8)
-_SMALL = TrainConfig(epochs=6, batch_size=64, lr=1.5e-3, decay_from=3, clip=1.0)
+_SMALL = TrainConfig(epochs=6, batch_size=64, lr=1.5e-3, decay_from=3, clip=1.0, precision=_FAST)
 _SMOKE = TrainConfig(epochs=1, batch_size=16)
 PRESETS = {
-    "smoke": Preset(16, 16, 1, _SMOKE, _SMOKE, pairs=64, short_pairs=32, test_lines=8, beam=2, min_count=1),
-    "small": Preset(192, 256, 1, _SMALL, _SHORT, short_pairs=6000, min_count=3),
-    "paper": Preset(500, 500, 2, _SGD, _SGD, pairs=1_000_000),
+    "smoke": Preset(16, 16, 1, _SMOKE, pairs=64, test_lines=8, beam=2, min_count=1),
+    "small": Preset(192, 256, 1, _SMALL, min_count=3),
+    "paper": Preset(500, 500, 2, _SGD, pairs=1_000_000),
 }
 # The generated corpus is easy: every word of it is frequent, and few epochs do. Its controls are not tuned.
 NUMBERS = Preset(
-    96, 192, 1, TrainConfig(epochs=4, batch_size=128, lr=4e-3, decay_from=3, clip=1.0), _SHORT, dropout=0.1,
+    96, 192, 1, TrainConfig(epochs=4, batch_size=128, lr=4e-3, decay_from=3, clip=1.0, precision=_FAST), dropout=0.1,
     min_count=1, beam=1,
 )  # fmt: skip
-NUMBERS_CONTROLS = {"softmax (with temp.)": 0.5, "sparsegen-lin": 0.75, "sparsehg": 1.0}
+NUMBERS_CONTROLS = {"softmax (with temp.)": 0.5, "sparsegen-lin": 0.75, "sparsehg": 1.0, "sparsegen-softmax": 0.5}
 
 
-# Sources are twice as long as Multi30k's, the training sample is a third of its size, and there are three test sets.
+# Sources are twice as long as Multi30k's and headlines half as long.
 HEADLINES = Preset(
-    128, 128, 1, TrainConfig(epochs=5, batch_size=32, lr=2e-3, decay_from=3, clip=1.0), _SHORT, short_pairs=2000,
+    192, 256, 1, TrainConfig(epochs=6, batch_size=64, lr=1.5e-3, decay_from=3, clip=1.0, precision=_FAST),
     min_count=3, beam=3,
 )  # fmt: skip
 
@@ -109,20 +108,20 @@ class Prepared:
         return {"source": self.source.state(), "target": self.target.state()}
 
 
-def prepare(name: str, scale: str, short: bool) -> Prepared:
-    """Load a corpus and number its words; a short run sees fewer pairs, but the same vocabulary."""
-    return _prepared(name, scale, short, os.environ.get(DATA_VARIABLE))
+def prepare(name: str, scale: str) -> Prepared:
+    """Load a corpus and number its words."""
+    return _prepared(name, scale, os.environ.get(DATA_VARIABLE))
 
 
 @cache
-def _prepared(name: str, scale: str, short: bool, folder: str | None) -> Prepared:
+def _prepared(name: str, scale: str, folder: str | None) -> Prepared:
     sizes = preset(scale, name)
     corpus = load_corpus(name, folder, limit=sizes.pairs)
     options: dict[str, Any] = {"min_count": sizes.min_count, "max_size": sizes.max_vocabulary}
     source = WordVocabulary.build(corpus.train.sources, **options)
     target = WordVocabulary.build(corpus.train.targets, **options)
-    train, valid = corpus.train.first(sizes.short_pairs if short else None), corpus.valid.first(sizes.test_lines)
-    kept, held = (encode(split, source, target, sizes.max_words) for split in (train, valid))
+    splits = corpus.train, corpus.valid.first(sizes.test_lines)
+    kept, held = (encode(split, source, target, sizes.max_words) for split in splits)
     return Prepared(corpus, kept, held, source, target)
 
 
@@ -143,17 +142,16 @@ def _keep_curve(trainer: Trainer) -> None:
 
 
 @contextmanager
-def _trained(corpus: str, scale: str, mapping: str, control: float | None, seed: int, short: bool) -> Iterator[Trainer]:
+def _trained(corpus: str, scale: str, mapping: str, control: float | None, seed: int) -> Iterator[Trainer]:
     """Train, or go on training; the run's folder is there while the trainer is in use."""
-    sizes, data = preset(scale, corpus), prepare(corpus, scale, short)
+    sizes, data = preset(scale, corpus), prepare(corpus, scale)
     config = ModelConfig(
         len(data.source), len(data.target), sizes.embedding, sizes.hidden, sizes.layers, sizes.dropout,
         mapping=mapping, control=control,
     )  # fmt: skip
-    training = replace(sizes.short if short else sizes.train, seed=seed)
-    length = "short" if short else "full"
+    training = replace(sizes.train, seed=seed)
     with (
-        _run_folder(corpus, scale, mapping, control, seed, length, f"v{VERSION}") as folder,
+        _run_folder(corpus, scale, mapping, control, seed, f"v{VERSION}") as folder,
         suited_threads(config, training.batch_size),
     ):
         trainer = Trainer(config, training, data.train, data.valid, data.vocabularies, folder)
@@ -162,15 +160,15 @@ def _trained(corpus: str, scale: str, mapping: str, control: float | None, seed:
 
 
 def tune(corpus: str, scale: str, mapping: str, control: float, seed: int) -> dict[str, Any]:
-    """Train a short run with one value of the control; return its best validation accuracy, and its sparsity."""
-    data = prepare(corpus, scale, short=True)
-    with _trained(corpus, scale, mapping, control, seed, short=True) as trainer:
+    """Train with one value of the control; return its best validation accuracy, and how sparsely it attends."""
+    data = prepare(corpus, scale)
+    with _trained(corpus, scale, mapping, control, seed) as trainer:
         best, (model, _, _) = trainer.best, load_model(trainer.folder / BEST)
         written = translate(model, data.source, data.target, data.corpus.valid.sources[:LOOKED_AT], beam=1)
     assert best is not None  # at least one epoch was trained
-    support = mean_support(written)
-    found = {"valid_accuracy": best["valid_accuracy"], "valid_loss": best["valid_loss"], "support": support}
-    return {**found, "seconds": trainer.seconds}
+    found = {"valid_accuracy": best["valid_accuracy"], "valid_loss": best["valid_loss"]}
+    found |= {"support": mean_support(written), "seconds": trainer.seconds}
+    return {**found, "samples": [_sample(t) for t in written[:SAMPLES]]}
 
 
 def _sample(translation: Translation) -> dict[str, Any]:
@@ -191,6 +189,7 @@ def write_tests(model: Any, data: Prepared, sizes: Preset) -> dict[str, Any]:
         texts = [t.text for t in written]
         found[name] = {
             **experiment.score(name, texts, split),
+            "written": texts,
             "exact_match": text_metrics.exact_match(texts, split.references),
             "support": mean_support(written),
             "source_words": sum(len(t.source) for t in written) / len(written),
@@ -202,9 +201,9 @@ def write_tests(model: Any, data: Prepared, sizes: Preset) -> dict[str, Any]:
 
 
 def final(corpus: str, scale: str, mapping: str, control: float | None, seed: int) -> dict[str, Any]:
-    """Train in full, take the best epoch, write and score the test sets."""
-    sizes, data = preset(scale, corpus), prepare(corpus, scale, short=False)
-    with _trained(corpus, scale, mapping, control, seed, short=False) as trainer:
+    """Train, take the best epoch, write and score the test sets."""
+    sizes, data = preset(scale, corpus), prepare(corpus, scale)
+    with _trained(corpus, scale, mapping, control, seed) as trainer:
         model, _, _ = load_model(trainer.folder / BEST)
         tests = write_tests(model, data, sizes)
     best = trainer.best
@@ -222,30 +221,33 @@ def final(corpus: str, scale: str, mapping: str, control: float | None, seed: in
     }
 
 
-def choose(todo: list[dict[str, Any]], found: list[dict[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Return, for each row that has a control, the value with the best validation accuracy."""
-    best: dict[str, dict[str, Any]] = {}
+def choose(todo: list[dict[str, Any]], found: list[dict[str, Any]]) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return, for each corpus and each row that has a control, the value with the best validation accuracy."""
+    best: dict[str, dict[str, dict[str, Any]]] = {}
     for cell, output in zip(todo, found):
         row = {"control": cell["control"], "valid_accuracy": output["valid_accuracy"]}
         name = next(n for n, r in ROWS.items() if r.mapping == cell["mapping"] and cell["control"] in r.grid)
-        if name not in best or row["valid_accuracy"] > best[name]["valid_accuracy"]:
-            best[name] = row
+        chosen = best.setdefault(cell["corpus"], {})
+        if name not in chosen or row["valid_accuracy"] > chosen[name]["valid_accuracy"]:
+            chosen[name] = row
     return best
 
 
-def _candidates(corpus: str, maps: tuple[str, ...], shared: dict[str, Any]) -> list[dict[str, Any]]:
-    """The short runs that choose controls; none where they are given."""
-    if corpus.startswith("numbers"):
-        return []
+def _candidates(corpora: Names, maps: Names, shared: dict[str, Any]) -> list[dict[str, Any]]:
+    """The trainings that choose controls; none where they are given."""
     return [
         {"corpus": corpus, "mapping": ROWS[name].mapping, "control": value, **shared}
+        for corpus in corpora
+        if not corpus.startswith("numbers")
         for name in maps
         for value in ROWS[name].grid
     ]
 
 
-def _control(name: str, chosen: dict[str, dict[str, Any]]) -> float | None:
-    return chosen[name]["control"] if name in chosen else None
+def _given(corpora: Names, maps: Names) -> dict[str, dict[str, dict[str, Any]]]:
+    """The controls of the generated corpora, which are not tuned."""
+    known = {name: {"control": NUMBERS_CONTROLS[name]} for name in maps if name in NUMBERS_CONTROLS}
+    return {corpus: known for corpus in corpora if corpus.startswith("numbers")}
 
 
 def _checked(experiment: Comparison, scale: str, corpora: Iterable[str], maps: Iterable[str]) -> tuple[Names, Names]:
@@ -256,34 +258,65 @@ def _checked(experiment: Comparison, scale: str, corpora: Iterable[str], maps: I
             fail(ValueError, "maps", "among " + ", ".join(map(repr, ROWS)), repr(name))
     chosen = tuple(corpora) or experiment.corpora
     for corpus in chosen:
-        found = prepare(corpus, scale, False).corpus.task
+        found = prepare(corpus, scale).corpus.task
         if found != experiment.name:
             fail(ValueError, "corpora", f"for {experiment.name}", f"{corpus!r}, which is for {found}")
     return chosen, names
 
 
+@contextmanager
+def _runs(store: Path | None) -> Iterator[None]:
+    """Keep the trainings of a run beside its cells, or until it ends: what chose a control is not trained again."""
+    if store is not None:
+        with environment({RUNS_VARIABLE: str(Path(store).resolve() / "runs")}):
+            yield
+        return
+    with TemporaryDirectory(prefix="sparsegen-runs-") as folder, environment({RUNS_VARIABLE: folder}):
+        yield
+
+
+def _trained_cells(
+    corpora: Names, maps: Names, seeds: range, chosen: dict[str, dict[str, dict[str, Any]]], scale: str
+) -> list[tuple[str, dict[str, Any]]]:
+    """The name of a row and its cell, for every corpus, seed and map: one corpus after the other."""
+    return [
+        (name, {"corpus": corpus, "mapping": ROWS[name].mapping, "scale": scale, "seed": seed}
+         | {"control": chosen.get(corpus, {}).get(name, {}).get("control")})
+        for corpus in corpora
+        for seed in seeds
+        for name in maps
+    ]  # fmt: skip
+
+
+def _leads(experiment: Comparison, corpora: Names, rows: list[dict[str, Any]], scale: str) -> list[dict[str, Any]]:
+    """How far the rows are apart; what they wrote is taken from them, as it would fill the file."""
+    found = []
+    for corpus in corpora:
+        lines = preset(scale, corpus).test_lines
+        tests = {name: split.first(lines) for name, split in prepare(corpus, scale).corpus.tests.items()}
+        found += experiment.leads(corpus, [row for row in rows if row["corpus"] == corpus], tests)
+    for row in rows:
+        for test in row["tests"].values():
+            del test["written"]
+    return found
+
+
 def run(
     experiment: Comparison, scale: str = "small", *, corpora: Iterable[str] = (), maps: Iterable[str] = (),
-    seed: int = 0, store: Path | None = None, **how: Any,
+    seed: int = 0, seeds: int = 1, store: Path | None = None, **how: Any,
 ) -> Result:  # fmt: skip
     """Run an experiment and return its Result; `how` goes to :func:`sparsegen.experiments.sweep.run`."""
     corpora, maps = _checked(experiment, scale, corpora, maps)
-    clock, shared = Stopwatch(), {"scale": scale, "seed": seed}
-    short = _candidates(corpora[0], maps, shared)
-    runs = {} if store is None else {RUNS_VARIABLE: str(Path(store).resolve() / "runs")}
-    with environment(runs):
-        tried = sweep.run(tune, short, store=store, version=VERSION, **how) if short else []
-        chosen = choose(short, tried) if short else {name: {"control": NUMBERS_CONTROLS.get(name)} for name in maps}
-        names = [name for _ in corpora for name in maps]
-        cells = [
-            {"corpus": corpus, "mapping": ROWS[name].mapping, "control": _control(name, chosen), **shared}
-            for corpus in corpora
-            for name in maps
-        ]
-        outputs = sweep.run(final, cells, store=store, version=VERSION, **how)
-    rows = [{"row": name, **cell, **output} for name, cell, output in zip(names, cells, outputs)]
+    clock, drawn = Stopwatch(), range(seed, seed + max(1, seeds))
+    candidates = _candidates(corpora, maps, {"scale": scale, "seed": seed})
+    with _runs(store):
+        tried = sweep.run(tune, candidates, store=store, version=VERSION, **how) if candidates else []
+        chosen = choose(candidates, tried) | _given(corpora, maps)
+        cells = _trained_cells(corpora, maps, drawn, chosen, scale)
+        outputs = sweep.run(final, [cell for _, cell in cells], store=store, version=VERSION, **how)
+    rows = [{"row": name, **cell, **output} for (name, cell), output in zip(cells, outputs)]
     config: dict[str, Any] = {"task": experiment.name, "scale": scale, "corpora": list(corpora), "maps": list(maps)}
-    config["presets"] = {corpus: asdict(preset(scale, corpus)) for corpus in corpora}
-    tuning = [{**cell, **output} for cell, output in zip(short, tried)]
-    summary = {"table": experiment.table(rows), "chosen": chosen, "tried": tuning}
+    config |= {"seeds": len(drawn), "presets": {corpus: asdict(preset(scale, corpus)) for corpus in corpora}}
+    summary = {"leads": _leads(experiment, corpora, rows, scale), "table": experiment.table(rows), "chosen": chosen}
+    summary["tried"] = [{**cell, **output} for cell, output in zip(candidates, tried)]
     return clock.result(experiment.name, config, seed, rows, summary)

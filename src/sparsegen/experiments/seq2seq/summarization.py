@@ -5,10 +5,21 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from sparsegen.experiments.ledger import Entry
 from sparsegen.experiments.registry import Data
 from sparsegen.experiments.seq2seq import claims
-from sparsegen.experiments.seq2seq.comparison import OPTIONS, Comparison, about, by_test, figures, files, train
+from sparsegen.experiments.seq2seq.comparison import (
+    OPTIONS,
+    Comparison,
+    about,
+    by_test,
+    figures,
+    files,
+    lead_table,
+    train,
+)
 from sparsegen.experiments.store import Result
 from sparsegen.experiments.tables import Column, Table, number
 
@@ -45,15 +56,29 @@ def score(test: str, written: list[str], split: Split) -> dict[str, Any]:
     return {"rouge": text_metrics.rouge(written, split.references)}
 
 
+def statistics(test: str, written: list[str], split: Split) -> Any:
+    """Return ROUGE-L, of the kind the test set is scored by, and 1, line by line."""
+    from sparsegen.experiments.seq2seq import text_metrics
+
+    rouge = text_metrics.rouge_recall if test.startswith("duc") else text_metrics.rouge
+    return np.array([[rouge([text], [wanted])["rougeL"], 1.0] for text, wanted in zip(written, split.references)])
+
+
+def mean(sums: Any) -> Any:
+    """Return the mean over lines from a sum and a number of lines."""
+    return sums[..., 0] / sums[..., 1]
+
+
 def line(row: dict[str, Any], test: str, found: dict[str, Any]) -> dict[str, Any]:
     """Return the three ROUGE of a row on a test set, beside the paper's."""
     kind = "rouge_recall_75" if "rouge_recall_75" in found else "rouge"
-    return {"measure": kind, **found[kind], "paper": PAPER[row["row"]].get(test)}
+    return {"measure": kind, **found[kind], "paper": PAPER.get(row["row"], {}).get(test)}
 
 
 def tables(result: Result) -> Iterator[Table]:
     """Return ROUGE and support of every map, a table a test set."""
-    columns = (Column("attention", "name"), *map(Column, ("R-1, R-2, R-L", "in the paper", "support")))
+    titles = ("R-1, R-2, R-L", "in the paper", "support")
+    columns = (Column("attention", "name"), *map(Column, titles))
     for title, rows in by_test(result):
         lines = []
         for row in rows:
@@ -63,11 +88,12 @@ def tables(result: Result) -> Iterator[Table]:
             lines.append((name, measured, paper, number(row["support"])))
         titled = f"{title}, ROUGE {MEASURES[rows[0]['measure']]}"
         yield Table(about(titled, rows, result), columns, tuple(lines))
+        yield from lead_table(result, title, rows, "ROUGE-L")
 
 
 def ledger(result: Result) -> list[Entry]:
     """Judge the paper's claims on summarization."""
-    return claims.judged(result, "rougeL", "Sparsegen-lin stands out in ROUGE-L")
+    return claims.of_summarization(result)
 
 
 def run(scale: str = "small", **options: Any) -> Result:
@@ -88,6 +114,9 @@ EXPERIMENT = Comparison(
     ledger=ledger,
     figures=figures,
     corpora=CORPORA,
+    measure="rougeL",
     score=score,
     line=line,
+    statistics=statistics,
+    combine=mean,
 )

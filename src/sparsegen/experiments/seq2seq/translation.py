@@ -7,8 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from sparsegen.experiments.ledger import Entry
 from sparsegen.experiments.registry import Data, Part
-from sparsegen.experiments.seq2seq import claims
-from sparsegen.experiments.seq2seq.comparison import OPTIONS, Comparison, about, by_test, figures, files, train
+from sparsegen.experiments.seq2seq import claims, significance
+from sparsegen.experiments.seq2seq.comparison import (
+    OPTIONS,
+    Comparison,
+    about,
+    by_test,
+    figures,
+    files,
+    lead_table,
+    train,
+)
 from sparsegen.experiments.store import Result
 from sparsegen.experiments.tables import Column, Table, number
 
@@ -33,10 +42,15 @@ def score(test: str, written: list[str], split: Split) -> dict[str, Any]:
     return {"bleu": found.score, "signature": found.signature}
 
 
+def statistics(test: str, written: list[str], split: Split) -> Any:
+    """Return the counts of BLEU, line by line."""
+    return significance.bleu_counts(written, split.references)
+
+
 def line(row: dict[str, Any], test: str, found: dict[str, Any]) -> dict[str, Any]:
     """Return BLEU and exact matches of a row, beside the paper's number for its direction."""
     corpus, _, direction = row["corpus"].partition("-")
-    paper = None if corpus == "numbers" else PAPER[row["row"]].get(direction)  # the generated corpus is not the paper's
+    paper = None if corpus == "numbers" else PAPER.get(row["row"], {}).get(direction)  # the generated one is not its
     return {"bleu": found["bleu"], "exact_match": found["exact_match"], "paper": paper}
 
 
@@ -52,12 +66,12 @@ def tables(result: Result) -> Iterator[Table]:
             lines.append((row["row"], control, *scores, f"{100 * row['exact_match']:.1f} %", number(row["support"])))
         columns = (Column("attention", "name"), *map(Column, titles))
         yield Table(about(title, rows, result), columns, tuple(lines))
+        yield from lead_table(result, title, rows, "BLEU")
 
 
 def ledger(result: Result) -> list[Entry]:
     """Judge the paper's claims on translation."""
-    claim = "Sparsegen-lin surpasses the BLEU of softmax and sparsemax"
-    return claims.judged(result, "bleu", claim, f"{claims.SOURCE}, for FR-EN")
+    return claims.of_translation(result)
 
 
 def run(scale: str = "small", **options: Any) -> Result:
@@ -79,6 +93,10 @@ EXPERIMENT = Comparison(
     ledger=ledger,
     figures=figures,
     corpora=CORPORA,
+    measure="bleu",
     score=score,
     line=line,
+    statistics=statistics,
+    combine=significance.bleu_of,
+    randomised=significance.randomised,
 )
