@@ -380,7 +380,7 @@ def test_workers_look_where_the_sweep_of_the_moment_does(monkeypatch, engine):
 )
 def test_a_missing_package_is_named_with_its_extra(monkeypatch, engine, package, extra):
     monkeypatch.setitem(sys.modules, package, None)
-    with pytest.raises(ImportError, match=rf"needs {package}, which .* pip install -e '\.\[{extra}\]'"):
+    with pytest.raises(ImportError, match=rf"needs {package}, which .* pip install 'sparsegen\[{extra}\]'"):
         run(dict, [{"x": 1}], jobs=2, engine=engine)
 
 

@@ -221,7 +221,7 @@ def test_openml_out_of_reach_is_said_so(monkeypatch):
 
 def test_fetching_without_scikit_learn_names_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sklearn", None)
-    with pytest.raises(ImportError, match=r"pip install -e '\.\[experiments\]'"):
+    with pytest.raises(ImportError, match=r"pip install 'sparsegen\[experiments\]'"):
         fetch_openml("yeast")
 
 

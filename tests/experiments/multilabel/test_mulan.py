@@ -205,7 +205,7 @@ def test_a_missing_package_names_the_extra(monkeypatch, module, absent):
     del sys.modules[name]
     monkeypatch.setattr(builtins, "__import__", without)
     try:
-        with pytest.raises(ImportError, match=r"pip install -e '\.\[experiments\]'"):
+        with pytest.raises(ImportError, match=r"pip install 'sparsegen\[experiments\]'"):
             importlib.import_module(name)
     finally:
         sys.modules[name] = before

@@ -127,5 +127,5 @@ def test_generating_without_its_modules_names_the_extra(monkeypatch, module):
     monkeypatch.setitem(sys.modules, module, None)
     for memory in (numbers._spoken, numbers._calendar):
         memory.cache_clear()
-    with pytest.raises(ImportError, match=rf"needs {module}, .* pip install -e '\.\[experiments\]'"):
+    with pytest.raises(ImportError, match=rf"needs {module}, .* pip install 'sparsegen\[experiments\]'"):
         numbers_and_dates(100)

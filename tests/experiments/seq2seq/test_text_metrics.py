@@ -151,5 +151,5 @@ def test_options_that_make_no_sense_are_refused():
 def test_measures_without_their_modules_name_the_extra(monkeypatch, measure, hidden, named):
     text_metrics._scorer.cache_clear()
     monkeypatch.setitem(sys.modules, hidden, None)
-    with pytest.raises(ImportError, match=rf"needs {named}, .* pip install -e '\.\[experiments\]'"):
+    with pytest.raises(ImportError, match=rf"needs {named}, .* pip install 'sparsegen\[experiments\]'"):
         measure(["a"], [("a",)])

@@ -161,5 +161,5 @@ def test_what_pieces_cannot_be_learnt_from_is_refused():
 
 def test_pieces_without_sentencepiece_name_the_extra(monkeypatch):
     monkeypatch.setitem(sys.modules, "sentencepiece", None)
-    with pytest.raises(ImportError, match=r"sentencepiece, .* pip install -e '\.\[experiments\]'"):
+    with pytest.raises(ImportError, match=r"sentencepiece, .* pip install 'sparsegen\[experiments\]'"):
         SentencePieceVocabulary.build(LINES, vocab_size=30)
