@@ -7,7 +7,7 @@ are looked at through the few attributes NumPy arrays and torch tensors share.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NoReturn, SupportsIndex, TypeVar
 
 _Error = TypeVar("_Error", bound=Exception)
@@ -22,6 +22,15 @@ def fail(error: type[_Error], name: str, condition: str, value: object) -> NoRet
     ValueError: sparsegen: lam must be a number below 1, got 1.5.
     """
     raise error(f"sparsegen: {name} must be {condition}, got {value}.")
+
+
+def one_of(names: Iterable[object]) -> str:
+    """The condition of a value that must be among `names`.
+
+    >>> one_of(["mean", "sum"])
+    "one of 'mean', 'sum'"
+    """
+    return "one of " + ", ".join(map(repr, names))
 
 
 def axis_index(name: str, value: object, shape: Sequence[int], of: str = "scores") -> int:
@@ -85,8 +94,7 @@ def transform_name(value: object, known: Sequence[str]) -> None:
     """Refuse a transform that is neither a known name nor callable."""
     if isinstance(value, str) and value in known:
         return
-    names = ", ".join(repr(name) for name in known)
-    fail(ValueError, "transform", f"one of {names}, or a callable", repr(value))
+    fail(ValueError, "transform", f"{one_of(known)}, or a callable", repr(value))
 
 
 def transform_shape(got: Sequence[int], expected: Sequence[int]) -> None:
@@ -114,7 +122,7 @@ def numbers(name: str, array: Any) -> Any:
 def reduction_name(value: object) -> None:
     """Refuse an unknown reduction."""
     if value not in REDUCTIONS:
-        fail(ValueError, "reduction", "one of " + ", ".join(repr(name) for name in REDUCTIONS), repr(value))
+        fail(ValueError, "reduction", one_of(REDUCTIONS), repr(value))
 
 
 def uneven_target(loss: str, value: object) -> NoReturn:

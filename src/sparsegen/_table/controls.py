@@ -90,7 +90,7 @@ def mapping_name(value: object, names: Collection[str], also: str = "") -> str:
     ValueError: sparsegen: mapping must be one of 'softmax', 'sparsemax', got 'softmin'.
     """
     if not isinstance(value, str) or value not in names:
-        checks.fail(ValueError, "mapping", "one of " + ", ".join(map(repr, names)) + also, repr(value))
+        checks.fail(ValueError, "mapping", checks.one_of(names) + also, repr(value))
     return value
 
 

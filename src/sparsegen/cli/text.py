@@ -8,7 +8,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen._table.extras import needed
 from sparsegen._table.maps import MAPS
 from sparsegen.cli.messages import said_plainly
@@ -18,7 +18,7 @@ from sparsegen.cli.options import DATA
 def _control(mapping: str, **controls: float | None) -> float | None:
     """The dial of a map; that of another is refused, not taken for it."""
     if mapping not in MAPS:
-        fail(ValueError, "--mapping", "one of " + ", ".join(map(repr, MAPS)), repr(mapping))
+        fail(ValueError, "--mapping", one_of(MAPS), repr(mapping))
     given = {name: value for name, value in controls.items() if value is not None}
     for name, value in given.items():
         if name not in MAPS[mapping].controls[:1]:

@@ -12,7 +12,7 @@ from typing import Any, TextIO
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments.seq2seq.batches import encode
 from sparsegen.experiments.seq2seq.corpora import CORPORA, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig
@@ -54,7 +54,7 @@ class Text:
         if given:
             fail(ValueError, given[0], "absent where --corpus is given", files[given[0]])
         if self.corpus not in CORPORA:
-            fail(ValueError, "--corpus", "one of " + ", ".join(map(repr, CORPORA)), repr(self.corpus))
+            fail(ValueError, "--corpus", one_of(CORPORA), repr(self.corpus))
         found = load_corpus(self.corpus, self.data, limit=self.limit)
         return found.train, found.valid
 

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import sparsegen.experiments
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments.store import Result
 
 if TYPE_CHECKING:
@@ -169,7 +169,7 @@ def of(result: Result) -> Experiment:
     """Return the experiment a Result is of; a Result of another is refused."""
     known = measured()
     if result.experiment not in known:
-        fail(ValueError, "the experiment of a Result", f"one of {', '.join(map(repr, known))}", repr(result.experiment))
+        fail(ValueError, "the experiment of a Result", one_of(known), repr(result.experiment))
     return known[result.experiment]
 
 

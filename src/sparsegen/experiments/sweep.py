@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen._table.extras import missing
 from sparsegen.experiments.folders import choose, chosen, environment
 from sparsegen.experiments.store import CellStore, plain, to_json
@@ -176,7 +176,7 @@ def _check(function: Any, jobs: Any, engine: Any, address: Any) -> None:
     if not isinstance(jobs, int) or jobs < 1:
         fail(ValueError, "jobs", "a positive integer", repr(jobs))
     if engine not in _ENGINES:
-        fail(ValueError, "engine", f"one of {', '.join(map(repr, _ENGINES))}", repr(engine))
+        fail(ValueError, "engine", one_of(_ENGINES), repr(engine))
     if address is not None and engine == "joblib":
         fail(ValueError, "address", "None with engine 'joblib', which runs on this machine", repr(address))
 

@@ -11,7 +11,7 @@ from typing import Any
 from urllib.parse import urlencode
 
 import sparsegen
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen._table.controls import CONDITIONS, control_number
 from sparsegen._table.maps import MAPS, Map
 
@@ -63,7 +63,7 @@ def state(scores: str | None = None, mapping: str | None = None, **controls: flo
     if mapping is not None:
         mapping = mapping.replace("-", "_")  # as the paper spells them
         if mapping not in MAPS:
-            fail(ValueError, "mapping", "one of " + ", ".join(map(repr, MAPS)), repr(mapping))
+            fail(ValueError, "mapping", one_of(MAPS), repr(mapping))
         found["map"] = mapping
     for name, value in controls.items():
         if value is not None:

@@ -92,7 +92,7 @@ def _sizes(k: Any, rooms: Rooms, name: str = "k") -> np.ndarray:
 def _settle(k: np.ndarray, rooms: Rooms, ties: str) -> np.ndarray:
     """Sizes that can be had: where entries tie, those asked for, or the nearest on the wished side."""
     if ties not in TIES:
-        checks.fail(ValueError, "ties", "one of " + ", ".join(map(repr, TIES)), repr(ties))
+        checks.fail(ValueError, "ties", checks.one_of(TIES), repr(ties))
     k = k.copy()
     for i in np.flatnonzero(~(rooms.room(k) < rooms.next_room(k))):
         sizes = rooms.attainable(int(i))

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import scipy.sparse as sp
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 
 METRICS = ("f1_micro", "f1_macro", "f1_samples", "cardinality")
 WIDEST = 4.0  # radius up to which labels are looked at, in radii of the map
@@ -180,7 +180,7 @@ def best_threshold(Y: Any, P: Any, metric: str = "f1_micro") -> float:
     if Y.shape != P.shape:
         fail(ValueError, "Y", f"of shape {P.shape}, as P is", f"shape {Y.shape}")
     if metric not in METRICS:
-        fail(ValueError, "metric", "one of " + ", ".join(map(repr, METRICS)), repr(metric))
+        fail(ValueError, "metric", one_of(METRICS), repr(metric))
     keys = sp.csr_array(P, dtype=np.float64)
     if not np.isfinite(keys.data).all():
         fail(ValueError, "P", "finite", "NaN or infinity")

@@ -15,7 +15,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils._param_validation import Interval, StrOptions
 from sklearn.utils.validation import _check_sample_weight, validate_data
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen._table.losses import LOSSES as TABLE
 from sparsegen._table.maps import MAPS
 from sparsegen._table.targets import read
@@ -201,7 +201,7 @@ class SparseMultilabelClassifier(Prediction, ClassifierMixin, BaseEstimator):
         losses = LOSSES[self.mapping]
         name = next(iter(losses)) if self.loss == "auto" else self.loss
         if name not in losses:
-            fail(ValueError, f"the loss of {self.mapping}", "one of " + ", ".join(map(repr, losses)), repr(name))
+            fail(ValueError, f"the loss of {self.mapping}", one_of(losses), repr(name))
         return losses[name]
 
     def _training(self, rows: Rows) -> Training:

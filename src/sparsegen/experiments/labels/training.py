@@ -16,7 +16,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 import sparsegen.torch.distributed as sgd
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen._table.losses import LOSSES
 from sparsegen.experiments.labels.documents import Documents
 from sparsegen.experiments.memory import peak_mib
@@ -43,7 +43,7 @@ class LabelConfig:
             if getattr(self, name) < 1:
                 fail(ValueError, name, "a positive integer", getattr(self, name))
         if self.loss not in LOSSES:
-            fail(ValueError, "loss", "one of " + ", ".join(map(repr, LOSSES)), repr(self.loss))
+            fail(ValueError, "loss", one_of(LOSSES), repr(self.loss))
         if self.control is not None and not LOSSES[self.loss].control:
             fail(ValueError, "control", f"left out for {self.loss}, which has none", self.control)
 

@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments import sweep
 from sparsegen.experiments.memory import peak_mib
 from sparsegen.experiments.multilabel.mulan_sets import files, loaded
@@ -204,7 +204,7 @@ def run(
 ) -> Result:  # fmt: skip
     """Run the experiment and return its Result; `how` goes to :func:`sparsegen.experiments.sweep.run`."""
     if scale not in SETS:
-        fail(ValueError, "scale", "one of " + ", ".join(map(repr, SETS)), repr(scale))
+        fail(ValueError, "scale", one_of(SETS), repr(scale))
     sets, methods = tuple(sets) or SETS[scale], tuple(methods) or METHODS
     for given, known, what in ((sets, SETS["paper"], "sets"), (methods, METHODS, "methods")):
         for name in given:

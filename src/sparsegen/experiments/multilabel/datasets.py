@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen._table.extras import missing
 from sparsegen.experiments.folders import DATA_VARIABLE, places
 from sparsegen.experiments.multilabel.mulan import Table, read_arff, read_labels, sparse
@@ -167,7 +167,7 @@ def _dataset(name: str, halves: Sequence[tuple[Any, Any]], keep_empty: bool, **n
 def _known(name: str, names: Iterable[str]) -> Facts:
     """The facts of a set among `names`."""
     if name not in names:
-        fail(ValueError, "name", "one of " + ", ".join(map(repr, names)), repr(name))
+        fail(ValueError, "name", one_of(names), repr(name))
     return SETS[name]
 
 

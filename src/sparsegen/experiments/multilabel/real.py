@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments import sweep
 from sparsegen.experiments.memory import peak_mib
 from sparsegen.experiments.multilabel import claims
@@ -166,7 +166,7 @@ def run(
 ) -> Result:  # fmt: skip
     """Run the experiment and return its Result; `how` goes to :func:`sparsegen.experiments.sweep.run`."""
     if scale not in SCALES:
-        fail(ValueError, "scale", "one of " + ", ".join(map(repr, SCALES)), repr(scale))
+        fail(ValueError, "scale", one_of(SCALES), repr(scale))
     sets = tuple(sets) or SCALES[scale]
     for name in sets:
         if name not in PLANS:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments import sweep
 from sparsegen.experiments.multilabel import claims
 from sparsegen.experiments.multilabel.pairs import PAIRS, model, score, threshold_for, trained
@@ -132,7 +132,7 @@ def summarize(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def run(scale: str = "small", *, seed: int = 0, store: Path | None = None, **how: Any) -> Result:
     """Run the experiment and return its Result; `how` goes to :func:`sparsegen.experiments.sweep.run`."""
     if scale not in SCALES:
-        fail(ValueError, "scale", "one of " + ", ".join(map(repr, SCALES)), repr(scale))
+        fail(ValueError, "scale", one_of(SCALES), repr(scale))
     clock, size = Stopwatch(), SCALES[scale]
     todo = cells(size, seed)
     found = sweep.run(cell, todo, store=store, version=VERSION, **how)

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments.folders import DATA_VARIABLE, places
 from sparsegen.experiments.seq2seq.numbers import numbers_and_dates
 from sparsegen.experiments.seq2seq.splits import Pair, Split, check_count, read_parallel, rows, spaced, split_of
@@ -76,7 +76,7 @@ def load_corpus(name: str, folder: str | Path | None = None, *, limit: int | Non
     FileNotFoundError: sparsegen: corpus 'multi30k-fr-en' must be in nowhere or nowhere/translation, got no ...
     """
     if name not in CORPORA:
-        fail(ValueError, "name", "one of " + ", ".join(map(repr, CORPORA)), repr(name))
+        fail(ValueError, "name", one_of(CORPORA), repr(name))
     check_count("limit", 1 if limit is None else limit, 1)
     facts = CORPORA[name]
     train, valid, tests = facts.read(_locate(name, facts, folder), limit)

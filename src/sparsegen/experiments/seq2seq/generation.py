@@ -18,7 +18,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments import sweep
 from sparsegen.experiments.folders import DATA_VARIABLE, RUNS_VARIABLE, environment
 from sparsegen.experiments.registry import experiments
@@ -86,7 +86,7 @@ Names = tuple[str, ...]
 def preset(scale: str, corpus: str) -> Preset:
     """Return the sizes of a scale for a corpus."""
     if scale not in PRESETS:
-        fail(ValueError, "scale", "one of " + ", ".join(map(repr, PRESETS)), repr(scale))
+        fail(ValueError, "scale", one_of(PRESETS), repr(scale))
     if scale != "small":
         return PRESETS[scale]
     return NUMBERS if corpus.startswith("numbers") else HEADLINES if corpus in SUMMARIES else PRESETS["small"]

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import sparsegen.torch as sgt
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments.seq2seq.recurrence import SharedLinear, dropped, linear, lstm_cell, tanh
 from sparsegen.experiments.seq2seq.vocabulary import PAD
 from sparsegen.experiments.seq2seq.word_loss import word_loss
@@ -50,14 +50,14 @@ class ModelConfig:
         if not 0 <= self.dropout < 1:
             fail(ValueError, "dropout", "at least 0 and below 1", self.dropout)
         if self.attention not in ATTENTIONS:
-            fail(ValueError, "attention", "one of " + ", ".join(map(repr, ATTENTIONS)), repr(self.attention))
+            fail(ValueError, "attention", one_of(ATTENTIONS), repr(self.attention))
 
     def controls(self) -> dict[str, float]:
         """Return the control by its name in the table of maps."""
         from sparsegen._table.maps import MAPS
 
         if self.mapping not in MAPS:
-            fail(ValueError, "mapping", "one of " + ", ".join(map(repr, MAPS)), repr(self.mapping))
+            fail(ValueError, "mapping", one_of(MAPS), repr(self.mapping))
         names = MAPS[self.mapping].controls
         if self.control is None:
             return {}

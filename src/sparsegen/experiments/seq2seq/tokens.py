@@ -6,7 +6,7 @@ import itertools
 import re
 import unicodedata
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 
 UNKNOWN = "<unk>"
 _ABBREVIATIONS = "mr|mrs|ms|dr|st|jr|sr|inc|corp|co|ltd|vs|etc"
@@ -59,7 +59,7 @@ def tokenise(line: str, language: str = "en") -> str:
     "c' est aujourd'hui qu' il vient ?"
     """
     if language not in _TOKENS:
-        fail(ValueError, "language", "one of " + ", ".join(map(repr, _TOKENS)), repr(language))
+        fail(ValueError, "language", one_of(_TOKENS), repr(language))
     text = unicodedata.normalize("NFC", line).lower().translate(_PLAIN)
     return " ".join(_TOKENS[language].findall(text))
 

@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments.seq2seq import checkpoints
 from sparsegen.experiments.seq2seq.batches import Batch, Pairs
 from sparsegen.experiments.seq2seq.model import ModelConfig, Seq2Seq
@@ -66,9 +66,9 @@ class TrainConfig:
             if not getattr(self, name) > 0:
                 fail(ValueError, name, "positive", getattr(self, name))
         if self.optimizer not in OPTIMIZERS:
-            fail(ValueError, "optimizer", "one of " + ", ".join(map(repr, OPTIMIZERS)), repr(self.optimizer))
+            fail(ValueError, "optimizer", one_of(OPTIMIZERS), repr(self.optimizer))
         if self.precision not in PRECISIONS:
-            fail(ValueError, "precision", "one of " + ", ".join(map(repr, PRECISIONS)), repr(self.precision))
+            fail(ValueError, "precision", one_of(PRECISIONS), repr(self.precision))
         if self.per not in ("word", "sentence"):
             fail(ValueError, "per", "'word' or 'sentence'", repr(self.per))
 

@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from sparsegen._table.checks import fail
+from sparsegen._table.checks import fail, one_of
 from sparsegen._table.extras import missing
 
 PAD, UNK, BOS, EOS = range(4)
@@ -259,5 +259,5 @@ def vocabulary_from_state(state: dict[str, Any]) -> WordVocabulary | SentencePie
     [5, 4]
     """
     if (kind := state.get("kind")) not in KINDS:
-        fail(ValueError, "the kind of a vocabulary", "one of " + ", ".join(map(repr, KINDS)), repr(kind))
+        fail(ValueError, "the kind of a vocabulary", one_of(KINDS), repr(kind))
     return KINDS[kind].from_state(state)
