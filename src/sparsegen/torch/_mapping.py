@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,20 +17,23 @@ from sparsegen.torch import _apply
 from sparsegen.torch._route import bare, quick
 
 
-def _exp(theta: Tensor, most: float = math.inf) -> Tensor:
-    """exp(theta), at most `most`, in float32 at least, where it and division by its square are finite.
+@functools.cache
+def _reach(dtype: torch.dtype, most: float) -> tuple[float, float]:
+    """Between what theta is kept: exp(theta), and division by its square, are finite, in float32 at least."""
+    reach = 0.45 * math.log(torch.finfo(torch.float32 if dtype.itemsize == 2 else dtype).max)
+    return -reach, min(reach, math.log(most))
 
-    The gradient passes as if theta were not moved.
-    """
+
+def _exp(theta: Tensor, most: float = math.inf) -> Tensor:
+    """exp(theta), at most `most`, in float32 at least. The gradient passes as if theta were not moved."""
     theta = theta.float() if theta.dtype.itemsize == 2 else theta
-    reach = 0.45 * math.log(torch.finfo(theta.dtype).max)
-    return (theta + (theta.clamp(-reach, min(reach, math.log(most))) - theta).detach()).exp()
+    return (theta + (theta.clamp(*_reach(theta.dtype, most)) - theta).detach()).exp()
 
 
 def _exp_number(theta: float, dtype: torch.dtype, most: float) -> float:
     """The same of a number that was read off a tensor of this type."""
-    reach = 0.45 * math.log(torch.finfo(torch.float32 if dtype.itemsize == 2 else dtype).max)
-    return math.exp(min(max(theta, -reach), reach, math.log(most)))
+    low, high = _reach(dtype, most)
+    return math.exp(min(max(theta, low), high))
 
 
 def as_kept(control: str, value: Any) -> Any:
