@@ -1,4 +1,7 @@
-"""The kernels of GPUs without one: Triton's interpreter runs them on the CPU's tensors. With a GPU they run there."""
+"""The kernels of GPUs without one: Triton's interpreter runs them on the CPU's tensors.
+
+With a GPU the same tests run there, and have the marker `gpu`: a process has either kernels or their interpreter.
+"""
 
 import os
 import warnings
@@ -35,15 +38,19 @@ def _quiet():
         yield
 
 
-@pytest.fixture
-def device():
-    return HERE
+THERE = pytest.param("cuda", marks=pytest.mark.gpu) if HERE == "cuda" else pytest.param("cpu", id="interpreter")
+
+
+@pytest.fixture(params=[THERE])
+def device(request):
+    """Where the kernels run."""
+    return request.param
 
 
 @pytest.fixture
-def gpu(monkeypatch):
+def gpu(device, monkeypatch):
     """Calls of the front end take the way of a GPU: on the CPU's tensors, with the interpreter, where there is none."""
-    if HERE == "cpu":
+    if device == "cpu":
         for module in (_operators, _fused, _route):
             monkeypatch.setattr(module, "engine", lambda t: _triton)
         for module in (maps, _mapping):
@@ -53,7 +60,7 @@ def gpu(monkeypatch):
         monkeypatch.setattr(_autograd, "by_operator", lambda x: not _route.transformed())
         for module in (_fused, _route):
             monkeypatch.setattr(module, "knows_maps", lambda x: not _route.transformed())
-    return HERE
+    return device
 
 
 @pytest.fixture
