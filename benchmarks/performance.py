@@ -337,6 +337,25 @@ def estimator(found: dict[str, Any]) -> str:
     return table(heads, rows)
 
 
+@mark("many_labels", name="table")
+def many_labels(found: dict[str, Any]) -> str:
+    heads = [
+        "labels",
+        "rows x features",
+        "fit, seconds",
+        "predict, seconds",
+        "gap",
+        "MiB at the peak",
+        "MiB of weights",
+    ]
+    rows = [
+        [f"{fit['labels']:,}", f"{fit['rows']:,} x {fit['features']:,}", f"{fit['fit_seconds']:.0f}",
+         f"{fit['predict_seconds']:.1f}", f"{fit['gap']:.0e}", f"{fit['peak_mib']:,.0f}", f"{fit['weights_mib']:,.0f}"]
+        for fit in found["fits"]
+    ]  # fmt: skip
+    return table(heads, rows)
+
+
 @mark("explore")
 def size(found: dict[str, Any]) -> str:
     return f"{found['bytes'] / 1000:.0f} kB"

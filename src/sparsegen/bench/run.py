@@ -24,7 +24,7 @@ def chosen(name: str) -> tuple[str, ...]:
     """Names of the benchmarks meant by a name.
 
     >>> chosen("maps"), len(chosen("all"))
-    (('maps',), 7)
+    (('maps',), 8)
     """
     if name not in (*NAMES, "all"):
         fail(ValueError, "name", "one of " + ", ".join((*NAMES, "all")), repr(name))

@@ -230,6 +230,22 @@ def estimator(result: dict[str, Any]) -> Iterator[Any]:
         yield f"{name} was left out: {why}"
 
 
+def many_labels(result: dict[str, Any]) -> Iterator[Any]:
+    """Tables of `bench many_labels`."""
+    made = table(
+        "SparseMultilabelClassifier with many labels", "labels", "rows x features", "fit, s", "predict, s", "gap",
+        "MiB", "MiB of weights", "F1",
+    )  # fmt: skip
+    for row in result["fits"]:
+        times = (f"{row['fit_seconds']:.1f}", f"{row['predict_seconds']:.1f}", f"{row['gap']:.0e}")
+        memory = (f"{row['peak_mib']:.0f}", f"{row['weights_mib']:.0f}")
+        size = f"{row['rows']} x {row['features']}"
+        made.add_row(str(row["labels"]), size, *times, *memory, f"{row['test_f1']:.3f}")
+    yield made
+    for name, why in result["missing"].items():
+        yield f"{name}: left out, {why}"
+
+
 def jax(result: dict[str, Any]) -> Iterator[Any]:
     """Tables of `bench jax`."""
     yield _gate(result)
@@ -275,6 +291,7 @@ SHOWN: dict[str, Callable[[dict[str, Any]], Iterator[Any]]] = {
     "losses": losses,
     "attention": attention,
     "estimator": estimator,
+    "many_labels": many_labels,
     "jax": jax,
     "gpu": gpu,
 }

@@ -20,6 +20,7 @@ class Bench(str, Enum):
     losses = "losses"
     attention = "attention"
     estimator = "estimator"
+    many_labels = "many_labels"
     jax = "jax"
     gpu = "gpu"
     all = "all"

@@ -42,6 +42,8 @@ OURS: dict[str, dict[str, Any]] = {
     "radius tuned": {"predict_radius": "auto"},
     "radius 0.5": {"predict_radius": 0.5},
     "support": {"threshold": 0.0},
+    "hinge tuned": {"loss": "hinge"},
+    "hinge, radius tuned": {"loss": "hinge", "predict_radius": "auto"},
     "softmax+log tuned": {"mapping": "softmax"},
 }
 LOGISTIC = {"logistic at 0.5": False, "logistic tuned": True}  # one against the rest; is the threshold tuned?
@@ -52,6 +54,8 @@ ABOUT = {
     "radius tuned": "the same fit, labels are the support of a smaller radius",
     "radius 0.5": "the same, half the radius of the loss",
     "support": "the paper's way: the support of the map that was trained",
+    "hinge tuned": "sparsemax and hinge, a threshold on probabilities",
+    "hinge, radius tuned": "the same loss, labels are the support of a smaller radius",
     "softmax+log tuned": "softmax, a threshold on probabilities",
     "logistic at 0.5": "one logistic regression per label (liblinear)",
     "logistic tuned": "the same, one threshold for all labels",
