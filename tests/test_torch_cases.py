@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import sparsegen as sg
-import sparsegen.torch as sgt
 from sparsegen._table.maps import MAPS
+
+torch = pytest.importorskip("torch")
+sgt = pytest.importorskip("sparsegen.torch")
 
 NAMES = tuple(MAPS)
 CONTROLLED = tuple(name for name in NAMES if MAPS[name].controls)

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import sparsegen as sg
-import sparsegen.torch as sgt
 from oracle import project_exact
 from sparsegen._table.maps import MAPS
 
 torch = pytest.importorskip("torch")
+sgt = pytest.importorskip("sparsegen.torch")
+
 SMALL = st.lists(st.integers(-6, 6), min_size=1, max_size=6)
 
 

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import sparsegen as sg
-import sparsegen.torch as sgt
 from sparsegen.numpy.dial import NAMES
+
+torch = pytest.importorskip("torch")
+sgt = pytest.importorskip("sparsegen.torch")
 
 RNG = np.random.default_rng(5)
 Z = RNG.standard_normal((60, 7)) * RNG.choice([0.1, 1.0, 4.0], (60, 1))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 
 import oracle
 import sparsegen as sg
-import sparsegen.torch as sgt
 from test_torch_cases import FORWARD_MODE
+
+torch = pytest.importorskip("torch")
+sgt = pytest.importorskip("sparsegen.torch")
 
 RNG = np.random.default_rng(3)
 Z = RNG.standard_normal((8, 5)) * 2

@@ -7,11 +7,12 @@ import math
 import numpy as np
 import pytest
 import scipy.sparse as sp
-import torch
 
 import sparsegen as sg
-import sparsegen.torch as sgt
 from loss_oracle import HINGES, LOSSES
+
+torch = pytest.importorskip("torch")
+sgt = pytest.importorskip("sparsegen.torch")
 
 Z = np.array([[1.0, 2.0, 3.0], [0.5, 0.25, 0.0]])
 Y = np.array([[1, 0, 1], [0, 1, 0]])

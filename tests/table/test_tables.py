@@ -6,15 +6,16 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-import torch
 
 import sparsegen as sg
-import sparsegen.torch as sgt
 from sparsegen import explore, properties
 from sparsegen._table import plain, recipe
 from sparsegen._table.losses import LOSSES
 from sparsegen._table.maps import MAPS
 from sparsegen._table.radius import blend, of_mean, slopes_of_mean
+
+torch = pytest.importorskip("torch")
+sgt = pytest.importorskip("sparsegen.torch")
 
 Z = np.random.default_rng(0).standard_normal((4, 6))
 
