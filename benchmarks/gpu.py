@@ -33,3 +33,36 @@ def rows(found: dict[str, Any]) -> str:
 @mark("gpu-compile")
 def attention(found: dict[str, Any]) -> str:
     return _table(found, attention=True)
+
+
+@mark("gpu-traffic")
+def copies(found: dict[str, Any]) -> str:
+    """Bytes moved over those of a copy."""
+    lengths = sorted({int(name.split()[1]) for name in found["rows"]})
+    lines = [
+        [f"{way}, {dtype}", *(f"{found['rows'][f'{dtype} {n}'][way]:.2f}" for n in lengths)]
+        for way in ("forward", "backward")
+        for dtype in ("bf16", "fp32")
+    ]
+    return "\n" + table(["bytes / those of a copy", *(f"{n} entries" for n in lengths)], lines) + "\n"
+
+
+@mark("gpu-traffic")
+def passes(found: dict[str, Any]) -> str:
+    """How often keys are read, and the share of tiles that hold support."""
+    lines = [
+        [f"`{name}`", kind, f"{each['active']:.2f}", f"{each['forward']:.2f}", f"{each['backward']:.2f}"]
+        for name, kinds in found["attention"].items()
+        for kind, each in kinds.items()
+    ]
+    return "\n" + table(["map", "scores", "tiles with support", "passes forward", "backward"], lines) + "\n"
+
+
+@mark("gpu-traffic")
+def shape(found: dict[str, Any]) -> str:
+    return f"{found['queries']} queries, {found['keys']} keys, a head of {found['size']} features in bf16"
+
+
+@mark("gpu-traffic")
+def share(found: dict[str, Any]) -> str:
+    return f"{1 - found['controls']['sparsegen_softmax']:.1f}"
