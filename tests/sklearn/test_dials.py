@@ -104,3 +104,24 @@ def test_a_splitter_is_shown_all_rows_and_those_that_do_not_take_part_are_left_o
     _, parts = dealt(splits, rows, rows.taking_part())
     held = np.sort(np.concatenate([test for _, test in parts]))
     np.testing.assert_array_equal(held, np.setdiff1d(np.arange(20), [0, 7]))
+
+
+@pytest.mark.parametrize("metric", dials.METRICS)
+@pytest.mark.parametrize("signal", [0.0, 2.0])
+def test_keys_that_cannot_matter_are_not_sorted_and_nothing_changes(metric, signal, monkeypatch):
+    random = np.random.default_rng(0)
+    Y = sp.csr_array((random.random((40, 30)) < 0.02).astype(np.int64))
+    weight = random.choice([1.0, 2.0], 40)
+    keys = sp.csr_array(np.round(random.random((40, 30)) + signal * Y.toarray(), 2) / (1 + signal))
+    whole = dials._best_of(Y, keys, metric, weight, 0.0, 1.0)
+    sorted_keys, entries = [], dials._entries
+    monkeypatch.setattr(
+        dials, "_entries", lambda Y, keys, weight: sorted_keys.append(keys.nnz) or entries(Y, keys, weight)
+    )
+    for faint in (0.02, 0.1, 0.5, 0.95):
+        monkeypatch.setattr(dials, "FAINT_F1", faint)
+        assert dials.best_cut(Y, keys, metric, weight) == whole
+    if metric in dials.COUNTED:
+        assert min(sorted_keys) < keys.nnz / 4
+    else:
+        assert set(sorted_keys) == {keys.nnz}

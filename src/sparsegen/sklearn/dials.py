@@ -18,7 +18,9 @@ import scipy.sparse as sp
 from sparsegen._table.checks import fail, one_of
 
 METRICS = ("f1_micro", "f1_macro", "f1_samples", "cardinality")
+COUNTED = ("f1_micro", "cardinality")  # which many predictions can only spoil: see _enough
 WIDEST = 4.0  # radius up to which labels are looked at, in radii of the map
+FAINT_F1 = 0.02  # micro F1 below which a cut is no use: keys that could only matter there are not sorted
 FAINTEST = 0.01  # probability up to which they are, in shares of 1/K: softmax has no zeros
 
 
@@ -77,6 +79,25 @@ def _entries(Y: sp.csr_array, keys: sp.csr_array, weight: np.ndarray) -> _Entrie
     true = np.asarray(Y[row, keys.indices]).ravel().astype(bool)
     order = np.argsort(-keys.data, kind="stable")
     return _Entries(keys.data[order], true[order], row[order], keys.indices[order], weight[row[order]])
+
+
+def _foremost(keys: sp.csr_array, most: int) -> sp.csr_array:
+    """Return the largest keys, at least so many where there are, with all that are equal to the last of them."""
+    if keys.nnz <= most:
+        return keys
+    least = np.partition(keys.data, keys.nnz - most)[keys.nnz - most]
+    kept = keys.data >= least
+    indptr = np.concatenate([[0], np.cumsum(kept)])[keys.indptr]
+    return sp.csr_array((keys.data[kept], keys.indices[kept], indptr), shape=keys.shape)
+
+
+def _enough(Y: sp.csr_array, weight: np.ndarray) -> int:
+    """How many keys can matter to micro F1, if some cut has at least a score of FAINT_F1.
+
+    Of N predictions at most all T true labels are right: F1 is at most 2T/(N + T), and rows count by their weight.
+    """
+    truth = weight @ np.diff(Y.indptr)
+    return int(np.ceil((2 / FAINT_F1 - 1) * truth / weight[weight > 0].min()))
 
 
 def _gains(found: _Entries, group: np.ndarray, truth: np.ndarray, worth: np.ndarray, nothing: np.ndarray) -> np.ndarray:
@@ -144,6 +165,15 @@ def best_cut(
         return Cut(floor, 0.0)
     Y = sp.csr_array(Y)
     weight = np.ones(Y.shape[0]) if weight is None else weight
+    few = _foremost(keys, _enough(Y, weight)) if metric in COUNTED else keys
+    found = _best_of(Y, few, metric, weight, floor, ceiling)
+    if few is keys or metric == "cardinality" or found.score > FAINT_F1:
+        return found
+    return _best_of(Y, keys, metric, weight, floor, ceiling)
+
+
+def _best_of(Y: sp.csr_array, keys: sp.csr_array, metric: str, weight: np.ndarray, floor: float, ceiling: float) -> Cut:
+    """The best cut of keys, all of which are sorted."""
     found = _entries(Y, keys, weight)
     nothing, gains = _curve(metric, found, Y, weight)
     score = np.concatenate([[nothing], nothing + np.cumsum(gains)])
