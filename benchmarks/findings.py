@@ -410,3 +410,49 @@ def sharded_far(found: Found) -> str:
         f"rank holds {far['mib']:.0f} MiB and sends {far['bytes']:,} bytes in a step, beside scores of "
         f"{far['bytes_of_scores']:,} bytes"
     )
+
+
+def around(value: Found, form: str = ".3f") -> str:
+    """A mean over seeds and half its interval."""
+    return f"{value['mean']:{form}} ± {value['half']:{form}}"
+
+
+@mark("distillation", name="table")
+def distillation_table(found: Found) -> str:
+    rows = (
+        [row["target"], "" if row["target"].startswith("(") else f"{row['entries']['mean']:.1f}",
+         around(row["accuracy"]), around(row["agreement"])]
+        for row in found["summary"]
+    )  # fmt: skip
+    return table(["target", "entries kept", "right on new digits", "says what the teacher says"], rows)
+
+
+@mark("policy", name="table")
+def policy_table(found: Found) -> str:
+    rows = (
+        [row["policy"], around(row["mean_curve"], ".0f"), around(row["balanced"], ".0f"), around(row["greedy"], ".0f"),
+         around(row["possible"], ".1f")]
+        for row in found["summary"]
+    )  # fmt: skip
+    heads = ["policy", "steps balanced while learning", "at the end", "at the end, by the likeliest action"]
+    return table([*heads, "actions not ruled out"], rows)
+
+
+@mark("memory", name="table")
+def memory_table(found: Found) -> str:
+    lengths = list(dict.fromkeys(row["facts"] for row in found["summary"]))
+    at = {(row["read"], row["facts"]): row for row in found["summary"]}
+    rows = (
+        [
+            read,
+            *(around(at[read, facts]["accuracy"]) for facts in lengths),
+            f"{at[read, lengths[-1]]['slots']['mean']:.1f}",
+        ]
+        for read in dict.fromkeys(row["read"] for row in found["summary"])
+    )
+    return table(["read", *(f"{facts} facts" for facts in lengths), f"slots read of {lengths[-1]}"], rows)
+
+
+@mark("distillation", "policy", "memory", name="setting")
+def example_setting(found: Found) -> str:
+    return f"{found['setting']['seeds']} seeds, {found['seconds'] / 60:.0f} minutes on a busy core"

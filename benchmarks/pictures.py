@@ -5,10 +5,12 @@ from __future__ import annotations
 import hashlib
 import runpy
 import struct
+import sys
 import zlib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 from marks import ROOT, as_result
 from performance import ordered
@@ -32,16 +34,25 @@ def drawing(name: str) -> Callable[[dict[str, Any]], Any]:
     return lambda found: next(d.figure for d in figures.figures_of(as_result(found)) if d.name == name)
 
 
-def language_model(found: dict[str, Any]) -> Any:
-    """The figure of the example, drawn as it draws it."""
-    return runpy.run_path(str(ROOT / "examples" / "sparse_language_model.py"))["drawn"](found)
+def example(name: str) -> Callable[[dict[str, Any]], Any]:
+    """The figure of an example, drawn as it draws it."""
+
+    def drawn(found: dict[str, Any]) -> Any:
+        folder = ROOT / "examples"
+        with mock.patch.object(sys, "path", [str(folder), *sys.path]):  # it may import what examples share
+            return runpy.run_path(str(folder / f"{name}.py"))["drawn"](found)
+
+    return drawn
 
 
 # The file of each figure, and what draws it.
 PICTURES: dict[str, tuple[str, Callable[[dict[str, Any]], Any]]] = {
     "maps": ("maps", maps),
     "scaling": ("scaling", draw.scaling),
-    "language-model": ("language-model", language_model),
+    "language-model": ("language-model", example("sparse_language_model")),
+    "distillation": ("distillation", example("sparse_distillation")),
+    "policy": ("policy", example("sparse_policy")),
+    "memory": ("memory", example("sparse_memory")),
     "synthetic-f1": ("synthetic", drawing("synthetic-f1")),
     "translation-curves": ("translation", drawing("translation-curves")),
     "multi30k-attention": ("translation", drawing("multi30k-fr-en-attention")),
