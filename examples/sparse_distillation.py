@@ -4,7 +4,7 @@
 
 A teacher learns handwritten digits (scikit-learn's, 8 x 8 pixels). A smaller student sees the same pictures and the
 teacher's word on them instead of labels: softmax of its scores, or a sparse map of them, whose zeros need not be kept.
-Takes two minutes on a free core, more on a busy one.
+Takes a few minutes on one core.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 A story is a list of facts, who went where; a question asks where someone is: the last fact about them counts. The
 network keeps a slot a fact and reads the mean of the slots under a map of their scores. It learns from stories of 20
 facts and is asked about longer ones. A dense read gives each further fact some weight; a sparse one need not.
-Takes two minutes on a free core, more on a busy one.
+Takes a few minutes on one core.
 """
 
 from __future__ import annotations

@@ -5,7 +5,7 @@
 A cart is pushed by one of nine forces, the pole on it must not fall for 200 steps. A policy is a network whose scores a
 map turns into probabilities; a sparse one rules actions out, and cannot choose them by accident. What it has ruled out
 it cannot try again either: only a change of the scores of what is left brings an action back.
-Takes two minutes on a free core, more on a busy one.
+Takes a few minutes on one core.
 """
 
 from __future__ import annotations
