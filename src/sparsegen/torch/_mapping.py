@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -17,10 +16,13 @@ from sparsegen.torch import _apply
 from sparsegen.torch._route import bare, quick
 
 
-@functools.cache
+# How far theta may go: exp(theta), and division by its square, are finite, in float32 at least.
+_FAR, _FARTHER = (0.45 * math.log(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64))
+
+
 def _reach(dtype: torch.dtype, most: float) -> tuple[float, float]:
-    """Between what theta is kept: exp(theta), and division by its square, are finite, in float32 at least."""
-    reach = 0.45 * math.log(torch.finfo(torch.float32 if dtype.itemsize == 2 else dtype).max)
+    """Between what theta is kept, with exp(theta) at most `most`."""
+    reach = _FARTHER if dtype == torch.float64 else _FAR
     return -reach, min(reach, math.log(most))
 
 
