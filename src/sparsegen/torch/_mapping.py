@@ -15,7 +15,6 @@ from sparsegen._table.maps import Map
 from sparsegen.torch import _apply
 from sparsegen.torch._route import bare, quick
 
-
 # How far theta may go: exp(theta), and division by its square, are finite, in float32 at least.
 _FAR, _FARTHER = (0.45 * math.log(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64))
 
