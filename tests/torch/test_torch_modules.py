@@ -369,3 +369,8 @@ def test_a_module_refuses_with_the_full_text(call, error, text):
 def test_a_learnable_control_cannot_start_at_a_limit_and_the_error_names_the_argument(call, text):
     with pytest.raises(ValueError, match=text):
         call()
+
+
+def test_a_shape_that_is_a_number_is_named():
+    with pytest.raises(TypeError, match=r"sparsegen: shape must be a sequence of integers, such as \(8, 1\), got 8"):
+        sgt.Sparsegen(0.5, learnable=True, shape=8)

@@ -75,6 +75,8 @@ class Mapping(nn.Module):
     def _keep(self, control: str, given: Any, learnable: bool, shape: Sequence[int]) -> None:
         """Check a control and store it, of the given shape."""
         value = control_values(control, given)
+        if not isinstance(shape, Sequence):
+            checks.fail(TypeError, "shape", "a sequence of integers, such as (8, 1)", repr(shape))
         if shape:
             checks.broadcasts(control, value.shape, shape, "the shape asked for")
             value = value.expand(tuple(shape))
