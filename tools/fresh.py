@@ -26,18 +26,21 @@ ROOT = record.ROOT
 UNITS = {"bytes": 1, "kB": 1e3, "MB": 1e6, "GB": 1e9}
 FETCHED = re.compile(r"Downloading \S+ \(([\d.]+) (bytes|kB|MB|GB)\)")
 # Where packages come from and how the network is reached belongs to the machine, not to who is logged in.
-KEPT = ("PATH", "PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS", "PIP_TRUSTED_HOST", "SSL_CERT_FILE")
+KEPT = (
+    "PATH",
+    "PIP_INDEX_URL",
+    "PIP_EXTRA_INDEX_URL",
+    "PIP_FIND_LINKS",
+    "PIP_TRUSTED_HOST",
+    "PYENV_VERSION",
+    "SSL_CERT_FILE",
+)
 
 
 def environment(home: str) -> dict[str, str]:
     """What a new user's shell has; pip may cache nothing."""
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
-    return kept | {
-        "HOME": home,
-        "LANG": "C.UTF-8",
-        "PIP_NO_CACHE_DIR": "1",
-        "PYENV_VERSION": os.environ.get("PYENV_VERSION", ""),
-    }
+    return kept | {"HOME": home, "LANG": "C.UTF-8", "PIP_NO_CACHE_DIR": "1"}
 
 
 def fetched(lines: list[str]) -> float:

@@ -149,7 +149,7 @@ class _Attention(torch.autograd.Function):
         q, k, v, indptr, indices, values, *rest = ctx.saved_tensors
         means = tuple(rest[:3]) if _of_mean(ctx.call) else ()
         control = rest[-1] if ctx.control is None else ctx.control
-        found = _Found(values.new_empty(0), indptr, indices, values, means)
+        found = _Found(NOTHING, indptr, indices, values, means)
         grads = [g for g in (out_grad, value_grad) if g is not None]
         if not _route.once(*grads):
             return *_again(ctx, q, k, v, control, found, out_grad, value_grad), None
