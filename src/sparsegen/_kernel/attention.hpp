@@ -120,6 +120,11 @@ class AttentionBlocks {
                                            scores_.get() + i * stride_ + key, maxima_.get() + (i * stride_ + key) / 2, stride_);
   }
 
+  // From places within a span to keys.
+  void place(Span span) {
+    for (int64_t j = 0; span.low && j < chosen_.n; ++j) chosen_.at[j] += int32_t(span.low);
+  }
+
   // Finds the support of row `i` of the block.
   void find(int64_t row, int64_t i) {
     const Span span = spans_[i];
@@ -143,7 +148,7 @@ class AttentionBlocks {
       case Weigh::shares: choose_shares(x, K, r, job_.temperature, finite && !closed, scratch_, chosen_); break;
       case Weigh::root: choose_root(x, K, maxima, scratch_, chosen_); break;
     }
-    for (int64_t j = 0; span.low && j < chosen_.n; ++j) chosen_.at[j] += int32_t(span.low);
+    place(span);
     if (job_.mask_at && chosen_.n && std::isnan(chosen_.p[0])) {  // NaN throughout, also where nothing was scored
       chosen_.n = 0;
       for (int64_t j = 0; j < reach(row % job_.queries); ++j) chosen_.add(j, std::numeric_limits<T>::quiet_NaN());
@@ -156,7 +161,7 @@ class AttentionBlocks {
   void list(int64_t i) {
     const Span span = spans_[i];
     choose_nonzero(scores_.get() + i * stride_ + span.low, span.high - span.low, chosen_);
-    for (int64_t j = 0; span.low && j < chosen_.n; ++j) chosen_.at[j] += int32_t(span.low);
+    place(span);
   }
 
   // Gathers the values of the support that is listed.
