@@ -265,7 +265,10 @@ inline void project_group(const ProjectJob& job, const double* r, const T** src,
 // The radius of `row`, whose entries are `x`.
 template <class T>
 inline double find_radius(const ProjectJob& job, int64_t row, const T* x) {
-  if (job.rule == Rule::given) return job.radius_of(row);
+  if (job.rule == Rule::given) {
+    if (job.radius_out) job.radius_out[row] = job.radius_of(row);
+    return job.radius_of(row);
+  }
   double n;
   const double mean = mean_row(x, job.K, n), r = mean_radius(job.rule, mean, n, job.radius_of(row));
   if (job.radius_out) job.radius_out[row] = r, job.mean_out[row] = mean, job.count_out[row] = n;
@@ -287,7 +290,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written
   s.masked = job.mask != nullptr;
   LaneRadii<T> radii;
-  const bool rule = job.rule != Rule::given || job.radius_per_row;
+  const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
   double r[kGroup], threshold[kGroup];
   std::fill_n(r, kGroup, job.radius[0]);
   radii.set(r, kWidth<T>);
