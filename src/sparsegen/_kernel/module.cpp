@@ -14,6 +14,7 @@
 #endif
 
 #include "job.hpp"
+#include "tensors.hpp"
 #include "threads.hpp"
 
 namespace nb = nanobind;
@@ -172,14 +173,6 @@ static bool map(uintptr_t x, uintptr_t p, int storage, int64_t outer, int64_t K,
   return outside;
 }
 
-// The same of `entries` contiguous entries in rows of K, for small calls: with few arguments, as each of them costs. `kind` is
-// storage, transform, rule and power, two bits each.
-static void map_plain(uintptr_t x, uintptr_t p, int kind, int64_t entries, int64_t K, double radius, double second,
-                      int threads) {
-  map(x, p, kind & 3, entries / K, K, 1, K, 1, 1, kind >> 2 & 3, kind >> 4 & 3, kind >> 6 & 1, radius, 0, second, 0, 0, 0, 0,
-      0, 0, threads);
-}
-
 static void map_vjp(uintptr_t z, uintptr_t p, uintptr_t v, uintptr_t grad, int storage, int64_t outer, int64_t K,
                     int64_t inner, int64_t z_outer, int64_t z_entry, int64_t z_inner, int transform, int rule, bool power,
                     double radius, uintptr_t radius_rows, double second, uintptr_t second_rows, uintptr_t mask,
@@ -196,6 +189,73 @@ static void map_vjp(uintptr_t z, uintptr_t p, uintptr_t v, uintptr_t grad, int s
   job.found = at<double>(found), job.base = at<double>(base), job.count = at<double>(count);
   job.grad_radius = at<double>(grad_radius), job.grad_second = at<double>(grad_second);
   run(job, engine->map_vjp);
+}
+
+// None, where a question could not be answered. What torch raised on the way is forgotten, but not that somebody wants to stop.
+static nb::object unanswered() {
+  if (PyErr_Occurred()) {
+    if (!PyErr_ExceptionMatches(PyExc_Exception)) throw nb::python_error();
+    PyErr_Clear();
+  }
+  return nb::none();
+}
+
+// The same of torch's tensors, for small calls: see tensors.hpp. `kind` is transform, rule and power, two bits each from the
+// third bit on. With `keep`, p and what the way back needs of each row; None where more has to be asked.
+static nb::object tensor_map(nb::handle x, int kind, double radius, double second, bool keep) {
+  const TensorRows z(x.ptr());
+  NewTensor p = z ? NewTensor::like(x.ptr()) : NewTensor(nullptr);
+  NewTensor found = p && keep ? NewTensor::wide(3 * z.rows) : NewTensor(nullptr);
+  if (!p || (keep && !found)) return unanswered();
+  double* const rows = at<double>(found.at);
+  std::fill(rows, rows + (keep ? 3 * z.rows : 0), 1.0);
+  const uintptr_t step = keep ? 8 * z.rows : 0;
+  map(z.at, p.at, z.storage, z.rows, z.K, 1, z.K, 1, 1, kind >> 2 & 3, kind >> 4 & 3, kind >> 6 & 1, radius, 0, second, 0, 0, 0,
+      found.at, found.at + step, found.at + 2 * step, threads_for(z, kChunkEntries));
+  return keep ? nb::make_tuple(nb::steal(p.tensor.release()), nb::steal(found.tensor.release()))
+              : nb::steal(p.tensor.release());
+}
+
+// The same of a tensor nobody asks gradients of, while torch does nothing but compute.
+static nb::object quick_map(nb::handle x, int kind, double radius, double second) {
+  if (!is_plain(x.ptr()) || !idle()) return unanswered();
+  const Owned asked(PyObject_GetAttr(x.ptr(), names().requires_grad));
+  const bool free = asked.is(Py_False) || (asked.is(Py_True) && function_is(torch.records, Py_False));
+  return free ? tensor_map(x, kind, radius, second, false) : unanswered();
+}
+
+// Gradients of a map of tensors: of scores, of the radius' control and of temperature or alpha of each row, where they are
+// wanted. `found` is what the way there kept, or None.
+static nb::object tensor_map_vjp(nb::handle z, nb::handle p, nb::handle v, int kind, double radius, double second,
+                                 nb::handle found, bool want_radius, bool want_second) {
+  const Owned upstream(PyObject_CallMethodNoArgs(v.ptr(), names().contiguous));
+  const TensorRows of_z(z.ptr()), of_p(p.ptr()), of_v(upstream ? upstream.get() : Py_None);
+  const uintptr_t kept = found.is_none() ? 0 : uintptr_t(number(Owned(PyObject_CallMethodNoArgs(found.ptr(), torch.address)), 0));
+  if (!of_z || !of_p.same(of_z) || !of_v.same(of_z) || (!found.is_none() && !kept)) return unanswered();
+  NewTensor grad = NewTensor::like(p.ptr()), to_radius = want_radius ? NewTensor::wide(of_z.rows) : NewTensor(nullptr),
+            to_second = want_second ? NewTensor::wide(of_z.rows) : NewTensor(nullptr);
+  if (!grad || (want_radius && !to_radius) || (want_second && !to_second)) return unanswered();
+  const uintptr_t step = kept ? 8 * of_z.rows : 0;
+  map_vjp(of_z.at, of_p.at, of_v.at, grad.at, of_z.storage, of_z.rows, of_z.K, 1, of_z.K, 1, 1, kind >> 2 & 3, kind >> 4 & 3,
+          kind >> 6 & 1, radius, 0, second, 0, 0, 0, kept, kept + step, kept + 2 * step, to_radius.at, to_second.at,
+          threads_for(of_z, kChunkEntries));
+  const auto given = [](NewTensor& made) { return made ? nb::steal(made.tensor.release()) : nb::none(); };
+  return nb::make_tuple(given(grad), given(to_radius), given(to_second));
+}
+
+// The one number of a plain tensor on the CPU, while torch does nothing but compute; None for any other.
+static nb::object tensor_number(nb::handle t) {
+  const bool one = is_plain(t.ptr()) && number(Owned(PyObject_CallMethodNoArgs(t.ptr(), names().dim)), 1) == 0 &&
+                   attribute_is(t.ptr(), names().is_cpu, Py_True) && idle();
+  PyObject* const found = one ? PyObject_CallMethodNoArgs(t.ptr(), names().item) : nullptr;
+  return found ? nb::steal(found) : unanswered();
+}
+
+static void know_torch(nb::dict given) {
+  const auto keep = [&](const char* name) { return nb::object(given[name]).release().ptr(); };
+  torch = {keep("tensor"), keep("parameter"), keep("storages"), keep("empty_like"), keep("wide"), keep("threads"),
+           keep("modes"), keep("tracing"), keep("functorch"), keep("levels"), keep("records"), keep("level"),
+           keep("address")};
 }
 
 static void row_means(uintptr_t x, int storage, int64_t outer, int64_t K, int64_t inner, int64_t x_outer,
@@ -421,8 +481,14 @@ NB_MODULE(_core, m) {
   m.def("project_vjp_rows", &project_vjp_rows);
   m.def("project_vjp_words", &project_vjp_words);
   m.def("map", &map);
-  m.def("map_plain", &map_plain);
   m.def("map_vjp", &map_vjp);
+  m.def("know_torch", &know_torch);
+  m.def("idle", [] { return idle() || (PyErr_Clear(), false); });
+  m.def("tensor_number", &tensor_number, nb::arg().none());
+  m.def("tensor_map", &tensor_map, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("quick_map", &quick_map, nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
+  m.def("tensor_map_vjp", &tensor_map_vjp, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
+        nb::arg(), nb::arg());
   m.def("row_means", &row_means);
   m.def("hinge", &hinge);
   nb::class_<Dual>(m, "Dual")

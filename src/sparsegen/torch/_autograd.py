@@ -56,24 +56,24 @@ class _Map(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, z: Tensor, radius: Control, second: Control, code: _cpu.Code, dim: int, mask: Tensor | None,
+        ctx: Any, z: Tensor, radius: Control, second: Control, m: Map, dim: int, mask: Tensor | None,
         again: Any,
     ) -> Tensor:  # fmt: skip
-        p, found = _cpu.map_rows(z, code, radius, second, dim, mask, True)
+        p, found = _cpu.map_rows(z, m, radius, second, dim, mask, True)
         tensors = [t for t in (radius, second) if isinstance(t, Tensor)]
-        ctx.given = code, dim, mask, again, *(None if isinstance(t, Tensor) else t for t in (radius, second))
+        ctx.given = m, dim, mask, again, *(None if isinstance(t, Tensor) else t for t in (radius, second))
         ctx.save_for_backward(z, p, found, *tensors)
         return p
 
     @staticmethod
     def backward(ctx: Any, v: Tensor) -> tuple[Any, ...]:
         z, p, found, *tensors = ctx.saved_tensors
-        code, dim, mask, again, *numbers = ctx.given
+        m, dim, mask, again, *numbers = ctx.given
         rest = iter(tensors)
         radius, second = (next(rest) if number is None else number for number in numbers)
         if not once(v):
             return *_differentiated(again, (z, radius, second), ctx.needs_input_grad[:3], v), None, None, None, None
-        grad, *along = _cpu.map_vjp(z, p, v, code, radius, second, found, dim, mask, ctx.needs_input_grad[1:3])
+        grad, *along = _cpu.map_vjp(z, p, v, m, radius, second, found, dim, mask, ctx.needs_input_grad[1:3])
         controls = (None if t is None else fit(t, control) for t, control in zip(along, (radius, second)))
         return grad, *controls, None, None, None, None
 
@@ -86,7 +86,7 @@ class _Learned(torch.autograd.Function):
         ctx: Any, z: Tensor, theta: Tensor, kept: float, told: tuple[float, float], m: Map, dim: int,
         mask: Tensor | None, again: Any,
     ) -> Tensor:  # fmt: skip
-        p, found = _cpu.map_rows(z, m.code, *told, dim, mask, True)
+        p, found = _cpu.map_rows(z, m, *told, dim, mask, True)
         ctx.given = kept, told, m, dim, mask, again
         ctx.save_for_backward(z, theta, p, found)
         return p
@@ -99,7 +99,7 @@ class _Learned(torch.autograd.Function):
             return *_differentiated(again, (z, theta), ctx.needs_input_grad[:2], v), *nothing
         first = m.controls[0] in ("lam", "q")
         radius, second = told
-        grad, *along = _cpu.map_vjp(z, p, v, m.code, radius, second, found, dim, mask, (first, not first))
+        grad, *along = _cpu.map_vjp(z, p, v, m, radius, second, found, dim, mask, (first, not first))
         rows = along[0] if first else along[1]
         assert rows is not None  # asked for
         return grad, (rows.sum() * kept).to(theta.dtype), *nothing
@@ -128,8 +128,8 @@ def map_rows(
     if not (eager(z, radius, mask) and (type(second) is float or readable(second))):
         return None
     if torch.is_grad_enabled() and (z.requires_grad or _asks(radius) or _asks(second)):
-        return _Map.apply(z, radius, second, m.code, dim, mask, again)
-    return _cpu.map_rows(z, m.code, radius, second, dim, mask, False)[0]
+        return _Map.apply(z, radius, second, m, dim, mask, again)
+    return _cpu.map_rows(z, m, radius, second, dim, mask, False)[0]
 
 
 def row_means(z: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 import sparsegen._core as _core
-from sparsegen._table.maps import MAPS
+from sparsegen._table.maps import MAPS, Map
 from sparsegen._table.rows import Layout, contiguous, layout
 
 
@@ -50,6 +50,8 @@ STORAGE = {torch.float32: 0, torch.float64: 1, torch.float16: 2, torch.bfloat16:
 # Where to read a tensor. A copy that torch puts off until somebody writes (torch._lazy_clone) stays put off, where
 # data_ptr() would make it; older versions of torch have nothing else.
 address = getattr(Tensor, "const_data_ptr", Tensor.data_ptr)
+
+_LINEAR = MAPS["sparsegen_lin"].kind  # of a projection, as the kernel is told
 
 
 def settled(t: Tensor) -> Tensor:
@@ -108,15 +110,12 @@ def _per_row(radius: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
 
 def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
     """Project rows along `dim` (negative) of a CPU tensor."""
-    entries = x.numel()
-    if dim == -1 and mask is None and type(radius) is float and entries and x.is_contiguous() and not x.is_neg():
-        here = address(x)
-        if here:  # else the zeros that torch never wrote; the rest of settled(), where a call would cost
-            n, p = x.shape[-1], torch.empty_like(x)
-            _core.project(here, p.data_ptr(), STORAGE[x.dtype], entries // n, n, radius, torch.get_num_threads())
+    if dim == -1 and mask is None and type(radius) is float:
+        p = _core.tensor_map(x, _LINEAR, radius, 1.0, False)
+        if p is not None:
             return p
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if entries == 0:
+    if x.numel() == 0:
         return p
     x, walk = _walk(x, dim)
     r, per_row = _per_row(torch.as_tensor(radius, dtype=torch.float64), lead_shape(x, dim))
@@ -142,7 +141,6 @@ def row_means(x: Tensor, dim: int, mask: Tensor | None) -> tuple[Tensor, Tensor]
 
 
 Control = Tensor | float
-Code = tuple[int, int, bool]  # of a map, as the kernel knows it: see Map.code
 Kept = tuple[
     Tensor | None, Tensor | None, Tensor | None
 ]  # of each row: radius, largest score or mean, number of entries
@@ -157,9 +155,13 @@ def _control(value: Control, lead: tuple[int, ...]) -> tuple[float, Tensor | Non
 
 
 def map_rows(
-    x: Tensor, code: Code, radius: Control, second: Control, dim: int, mask: Tensor | None, keep: bool
+    x: Tensor, m: Map, radius: Control, second: Control, dim: int, mask: Tensor | None, keep: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Probabilities of a map; `second` is temperature or alpha. To `keep`, also what the way back needs of each row."""
+    if dim == -1 and mask is None and type(radius) is type(second) is float:
+        quickly = _core.tensor_map(x, m.kind, radius, second, keep)
+        if quickly is not None:
+            return quickly if keep else (quickly, None)
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
     lead = lead_shape(x, dim)
     found = torch.ones((3, *lead), dtype=torch.float64) if keep else None
@@ -170,39 +172,22 @@ def map_rows(
         at = found.data_ptr() if found is not None else 0
         step = walk.outer * walk.inner * 8 if keep else 0
         _core.map(
-            address(x), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, *code, r,
+            address(x), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, *m.code, r,
             address_or_none(radii), s, address_or_none(seconds), address_or_none(mask_rows), address_or_none(offsets),
             at, at + step, at + 2 * step, torch.get_num_threads(),
         )  # fmt: skip
     return p, found
 
 
-_empty_like, _map_plain, _CHUNK = torch.empty_like, _core.map_plain, _core.CHUNK
-
-
-def map_quickly(x: Tensor, kind: int, radius: float, second: float) -> Tensor | None:
-    """A map of rows in one piece along the last axis; None for a tensor of which more has to be asked.
-
-    `kind` is :attr:`Map.kind`. For small calls, where every question costs: what is no strided tensor of one of our
-    types refuses to answer.
-    """
-    try:
-        kind, entries, n, here = kind | STORAGE[x.dtype], x.numel(), x.shape[-1], address(x)
-        if not (entries and here and x.is_cpu and x.is_contiguous()) or x.is_neg():
-            return None
-        p = _empty_like(x)
-        threads = 1 if entries < _CHUNK else torch.get_num_threads()
-        _map_plain(here, p.data_ptr(), kind, entries, n, radius, second, threads)
-    except (KeyError, IndexError, RuntimeError):
-        return None
-    return p
-
-
 def map_vjp(
-    z: Tensor, p: Tensor, v: Tensor, code: Code, radius: Control, second: Control, found: Tensor | None,
+    z: Tensor, p: Tensor, v: Tensor, m: Map, radius: Control, second: Control, found: Tensor | None,
     dim: int, mask: Tensor | None, want: tuple[bool, bool],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of scores and, if wanted, of both controls of each row (float64); `found` is what each row kept."""
+    if dim == -1 and mask is None and type(radius) is type(second) is float:
+        quickly = _core.tensor_map_vjp(z, p, v, m.kind, radius, second, found, *want)
+        if quickly is not None:
+            return quickly
     p, v = settled(p.contiguous()), settled(v.to(p.dtype).contiguous())
     grad, lead = torch.empty_like(p), lead_shape(p, dim)
     to_radius, to_second = (torch.zeros(lead, dtype=torch.float64) if wanted else None for wanted in want)
@@ -210,17 +195,17 @@ def map_vjp(
         z, walk = _walk(z, dim)
         (r, radii), (s, seconds) = _control(radius, lead), _control(second, lead)
         mask_rows, offsets = _mask_rows(mask, z, dim)
-        at, step = (0, 0) if found is None else (found.data_ptr(), found.stride(0) * 8)
+        at, step = (0, 0) if found is None else (found.data_ptr(), walk.outer * walk.inner * 8)
         _core.map_vjp(
             address(z), address(p), address(v), grad.data_ptr(), STORAGE[p.dtype], walk.outer, walk.n, walk.inner,
-            *walk.strides, *code, r, address_or_none(radii), s, address_or_none(seconds), address_or_none(mask_rows),
+            *walk.strides, *m.code, r, address_or_none(radii), s, address_or_none(seconds), address_or_none(mask_rows),
             address_or_none(offsets), at, at + step, at + 2 * step, address_or_none(to_radius),
             address_or_none(to_second), torch.get_num_threads(),
         )  # fmt: skip
     return grad, to_radius, to_second
 
 
-_ENTMAX = MAPS["entmax"].code
+_ENTMAX = MAPS["entmax"]
 
 
 def entmax(x: Tensor, alpha: Control, dim: int, mask: Tensor | None) -> Tensor:

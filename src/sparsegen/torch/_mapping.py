@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from sparsegen._table import checks
 from sparsegen._table.controls import CONTROLS, control_number
 from sparsegen._table.maps import Map
 from sparsegen.torch import _apply
-from sparsegen.torch._route import bare, quick
+from sparsegen.torch._route import one_number, quick
 
 # How far theta may go: exp(theta), and division by its square, are finite, in float32 at least.
 _FAR, _FARTHER = (0.45 * math.log(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64))
@@ -31,6 +32,7 @@ def _exp(theta: Tensor, most: float = math.inf) -> Tensor:
     return (theta + (theta.clamp(*_reach(theta.dtype, most)) - theta).detach()).exp()
 
 
+@functools.lru_cache(64)
 def _exp_number(theta: float, dtype: torch.dtype, most: float) -> float:
     """The same of a number that was read off a tensor of this type."""
     low, high = _reach(dtype, most)
@@ -115,30 +117,42 @@ class Mapping(nn.Module):
 
     def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map the scores along the module's `dim`; True in the mask may be chosen."""
-        assert self.row is not None  # modules without a row have a forward of their own
-        theta = self._parameters.get("theta")
+        row, theta = self.row, self._parameters.get("theta")
+        if row is None:
+            return self._by_own(scores, mask)
         kept = self._buffers.get("control") if theta is None else theta
-        if kept is not None and kept.dim() == 0 and kept.is_cpu and bare():  # one number, there to be read
-            return self._by_number(scores, mask, theta, kept.item())
-        return self._by_tensor(scores, mask, theta)
+        number = None if kept is None else one_number(kept)
+        if number is None:
+            return self._by_tensor(scores, mask, row, theta)
+        if theta is None:
+            return self._by_number(scores, mask, row, number)
+        number = _exp_number(number, theta.dtype, CONTROLS[self.control_name].most)
+        if torch.is_grad_enabled() and theta.requires_grad:
+            return self._learned(scores, mask, row, theta, number)
+        return self._by_number(scores, mask, row, number)
 
-    def _by_number(self, scores: Tensor, mask: Tensor | None, theta: Tensor | None, number: float) -> Tensor:
-        """The same in few calls."""
-        assert self.row is not None  # see forward()
-        kept = number if theta is None else _exp_number(number, theta.dtype, CONTROLS[self.control_name].most)
+    def _by_own(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        """The same for modules without a row."""
+        raise NotImplementedError
+
+    def _by_number(self, scores: Tensor, mask: Tensor | None, row: Map, kept: float) -> Tensor:
+        """The same in few calls, of one control that has no gradient."""
         radius, second = self._told(kept)
-        if theta is not None and theta.requires_grad and torch.is_grad_enabled():
-            p = _apply.apply_learned(
-                scores, theta, kept, (radius, second), self.row, self.dim, mask,
-                lambda z, theta: self._by_tensor(z, mask, theta),
-            )  # fmt: skip
-            return self._by_tensor(scores, mask, theta) if p is None else p
-        p = quick(scores, self.row, radius, second) if mask is None and self.dim == -1 else None
+        p = quick(scores, row, radius, second) if mask is None and self.dim == -1 else None
         if p is not None:
             return p
         if self.control_name == "lam":  # by radius: near 1, lam has no digits left for 1 - lam
-            return _apply.apply_radius(scores, radius, self.row, self.dim, mask, temperature=self.temperature)
-        return _apply.apply(self.row.name, scores, {self.control_name: self._value(kept)}, self.dim, mask, False)
+            return _apply.apply_radius(scores, radius, row, self.dim, mask, temperature=self.temperature)
+        return _apply.apply(row.name, scores, {self.control_name: self._value(kept)}, self.dim, mask, False)
+
+    def _learned(self, scores: Tensor, mask: Tensor | None, row: Map, theta: Tensor, kept: float) -> Tensor:
+        """The same in few calls, of one control that has a gradient."""
+
+        def again(z: Tensor, theta: Tensor) -> Tensor:
+            return self._by_tensor(z, mask, row, theta)
+
+        p = _apply.apply_learned(scores, theta, kept, self._told(kept), row, self.dim, mask, again)
+        return again(scores, theta) if p is None else p
 
     def _told(self, kept: float) -> tuple[float, float]:
         """What a kernel is told: the radius or its control, and temperature or alpha."""
@@ -149,15 +163,14 @@ class Mapping(nn.Module):
     def _value(self, kept: Any) -> Any:
         return as_value(self.control_name, kept)
 
-    def _by_tensor(self, scores: Tensor, mask: Tensor | None, theta: Tensor | None) -> Tensor:
+    def _by_tensor(self, scores: Tensor, mask: Tensor | None, row: Map, theta: Tensor | None) -> Tensor:
         """The same of controls for each row, on other devices and in graphs."""
-        assert self.row is not None  # see forward()
         if not self.control_name:
-            return _apply.apply(self.row.name, scores, {}, self.dim, mask, False)
+            return _apply.apply(row.name, scores, {}, self.dim, mask, False)
         kept = self.control if theta is None else _exp(theta, CONTROLS[self.control_name].most)
         if self.control_name == "lam":
-            return _apply.apply_radius(scores, kept, self.row, self.dim, mask, temperature=self.temperature)
-        return _apply.apply(self.row.name, scores, {self.control_name: self._value(kept)}, self.dim, mask, False)
+            return _apply.apply_radius(scores, kept, row, self.dim, mask, temperature=self.temperature)
+        return _apply.apply(row.name, scores, {self.control_name: self._value(kept)}, self.dim, mask, False)
 
     def kernel_control(self) -> Tensor | float:
         """What a kernel for maps of linear scores is told: the radius, or the control its rule makes the radius of."""

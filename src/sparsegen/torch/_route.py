@@ -19,6 +19,7 @@ import torch.autograd.forward_ad as forward_ad
 from torch import Tensor
 from torch.compiler import is_compiling
 
+import sparsegen._core as _core
 from sparsegen._table.extras import advice
 from sparsegen._table.maps import Map
 from sparsegen.torch import _cpu, _plain
@@ -28,6 +29,15 @@ _dispatch_modes, _is_tracing = torch._C._len_torch_dispatch_stack, torch._C._is_
 _in_functorch, _is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+
+
+# What the kernel asks by itself in small calls: see _kernel/tensors.hpp.
+_core.know_torch({
+    "tensor": Tensor, "parameter": torch.nn.Parameter, "storages": tuple(_cpu.STORAGE), "empty_like": torch.empty_like,
+    "wide": functools.partial(torch.empty, dtype=torch.float64), "threads": torch.get_num_threads,
+    "modes": _dispatch_modes, "tracing": _is_tracing, "functorch": _in_functorch, "records": torch.is_grad_enabled,
+    "levels": vars(forward_ad), "level": "_current_level", "address": _cpu.address.__name__,
+})  # fmt: skip
 
 # The engines of other devices than the CPU, imported when the first tensor of theirs arrives ("cuda" is ROCm's name
 # too); plain operations serve the devices that have none.
@@ -95,24 +105,24 @@ def to_onnx() -> bool:
 
 def once(*upstream: Tensor) -> bool:
     """Are gradients wanted as plain numbers? Not with create_graph=True, which differentiates again, nor under vmap."""
-    if torch.is_grad_enabled() or _dispatch_modes() or _is_tracing() or _in_functorch():
+    if torch.is_grad_enabled() or not bare():
         return False
-    plain = all(type(v) is Tensor and v.is_cpu and not _is_batched(v) for v in upstream)
-    return plain and forward_ad._current_level < 0
+    return all(type(v) is Tensor and v.is_cpu and not _is_batched(v) for v in upstream)
 
 
 def bare() -> bool:
     """Is nothing under way that could see a tensor otherwise than the kernel does?"""
-    if is_compiling() or _dispatch_modes() or _is_tracing() or _in_functorch():
-        return False
-    return forward_ad._current_level < 0
+    return not is_compiling() and _core.idle()
 
 
 def quick(z: Any, m: Map, radius: float, second: float = 1.0) -> Tensor | None:
     """A map of a plain tensor along its last axis, without mask and gradients, in few calls; None: ask for more."""
-    if type(z) is not Tensor or not bare() or z.requires_grad:
-        return None
-    return _cpu.map_quickly(z, m.kind, radius, second)
+    return None if is_compiling() else _core.quick_map(z, m.kind, radius, second)
+
+
+def one_number(t: Tensor) -> float | None:
+    """The number of a plain tensor on the CPU that has one, in few calls; None: look closer."""
+    return None if is_compiling() else _core.tensor_number(t)
 
 
 def eager(x: Tensor, radius: Any, mask: Tensor | None) -> bool:

@@ -15,6 +15,8 @@ from sparsegen._table.prose import module_doc
 from sparsegen.torch import _apply
 from sparsegen.torch._mapping import Mapping
 
+_ROWS = {name: MAPS[f"sparsegen_{name}"] for name in TRANSFORMS}
+
 
 class _Uncontrolled(Mapping):
     def __init__(self, dim: int = -1) -> None:
@@ -91,7 +93,7 @@ class Sparsegen(Mapping):
     @property
     def row(self) -> Map | None:  # type: ignore[override]
         """The row of the table; None for a transform of the caller's own."""
-        return None if callable(self.transform) else MAPS[f"sparsegen_{self.transform}"]
+        return None if callable(self.transform) else _ROWS[self.transform]
 
     @property
     def lam(self) -> Tensor:
@@ -102,11 +104,8 @@ class Sparsegen(Mapping):
     def lam(self, value: Any) -> None:
         self.set_value(value)
 
-    def forward(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Map the scores along the module's `dim`; True in the mask may be chosen."""
-        if callable(self.transform):
-            return _apply.apply_own(scores, self.kept(), self.transform, self.dim, mask)
-        return super().forward(scores, mask)
+    def _by_own(self, scores: Tensor, mask: Tensor | None) -> Tensor:
+        return _apply.apply_own(scores, self.kept(), self.transform, self.dim, mask)
 
     def _options(self) -> list[str]:
         name = self.transform if isinstance(self.transform, str) else getattr(self.transform, "__name__", "callable")

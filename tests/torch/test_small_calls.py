@@ -1,0 +1,151 @@
+"""Small calls, of which the kernel asks torch itself: the answers of the long way, for whatever a tensor is."""
+
+from __future__ import annotations
+
+import gc
+import sys
+
+import pytest
+import torch
+
+import sparsegen.torch as sgt
+from sparsegen import _core
+from sparsegen._table.maps import MAPS
+from sparsegen.torch import _cpu
+from test_torch_cases import NAMES, controls, scores, torch_map
+
+DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
+
+
+def at_length(monkeypatch):
+    """No answer to any question."""
+    for name in ("quick_map", "tensor_map", "tensor_map_vjp", "tensor_number"):
+        monkeypatch.setattr(_core, name, lambda *_: None)
+
+
+def both(f, monkeypatch):
+    """What f returns the quick way, and at length."""
+    quick = f()
+    with monkeypatch.context() as patch:
+        at_length(patch)
+        return quick, f()
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_values_and_gradients_are_those_of_the_long_way(name, dtype, monkeypatch):
+    z = scores(name, 3, 7, dtype=dtype)
+    v = torch.randn(3, 7, generator=torch.Generator().manual_seed(1)).to(dtype)
+
+    def run():
+        x = z.clone().requires_grad_()
+        p = torch_map(name)(x, **controls(name))
+        return torch_map(name)(z, **controls(name)), p.detach(), torch.autograd.grad(p, x, v)[0]
+
+    quick, slow = both(run, monkeypatch)
+    for got, want in zip(quick, slow):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+
+
+@pytest.mark.parametrize("make", [sgt.Sparsegen, sgt.SparsegenSoftmax, sgt.Sparsehourglass, sgt.Entmax, sgt.Softmax])
+def test_modules_that_learn_give_the_numbers_of_the_long_way(make, monkeypatch):
+    control = {sgt.Sparsehourglass: 0.5, sgt.Entmax: 1.3, sgt.Softmax: 0.7}.get(make, 0.25)
+    module, z = make(control, learnable=True), torch.randn(4, 9, generator=torch.Generator().manual_seed(0))
+
+    def run():
+        x = z.clone().requires_grad_()
+        p = module(x)
+        with torch.no_grad():
+            return module(z), p.detach(), *torch.autograd.grad(p, (x, module.theta), z * z)
+
+    quick, slow = both(run, monkeypatch)
+    for got, want in zip(quick, slow):
+        torch.testing.assert_close(got, want, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("name", ["sparsegen_exp", "sparsegen_softmax", "sparsehourglass", "entmax"])
+@pytest.mark.parametrize(
+    "upstream",
+    [
+        lambda v: v.double(), lambda v: torch._neg_view(-v), lambda v: v.t().contiguous().t(),
+        lambda v: v[:1].expand(5, 6), lambda v: torch._efficientzerotensor(tuple(v.shape)),
+    ],
+    ids=["another type", "negated", "transposed", "expanded", "zeros never written"],
+)  # fmt: skip
+def test_the_way_back_takes_any_upstream_gradient(name, upstream):
+    """The way there was quick and kept what it found; the way back may have to be the long one."""
+    m, z = MAPS[name], scores(name, 5, 6, dtype=torch.float32)
+    v = torch.randn(5, 6, generator=torch.Generator().manual_seed(2))
+    second = 1.5 if name == "entmax" else 1.0
+    p, found = _cpu.map_rows(z, m, 0.5, second, -1, None, True)
+    got = _cpu.map_vjp(z, p, upstream(v), m, 0.5, second, found, -1, None, (True, True))
+    plain = upstream(v).to(z.dtype).clone()
+    want = _cpu.map_vjp(z, p, plain, m, 0.5, second, found, -1, None, (True, True))
+    for a, b in zip(got, want):
+        torch.testing.assert_close(a.reshape(b.shape), b, rtol=0, atol=0)
+
+
+class Own(torch.Tensor):
+    pass
+
+
+def test_what_is_unusual_gets_no_quick_answer():
+    z, kind = torch.rand(2, 5), MAPS["sparsemax"].kind
+    unusual = {
+        "no tensor": [0.5, 0.25], "None": None, "a subclass": z.as_subclass(Own), "whole": torch.ones(2, 5).long(),
+        "no entries": torch.zeros(2, 0), "no rows": torch.zeros(0, 5), "no axis": torch.tensor(1.0),
+        "strided": torch.rand(5, 2).t(), "meta": torch.zeros(2, 5, device="meta"), "sparse": z.to_sparse(),
+        "negated": torch._neg_view(z), "zeros": torch._efficientzerotensor((2, 5)),
+        "nested": torch.nested.nested_tensor([z[0]], layout=torch.jagged),
+    }  # fmt: skip
+    assert _core.quick_map(z, kind, 1.0, 1.0) is not None
+    for what, t in unusual.items():
+        assert _core.quick_map(t, kind, 1.0, 1.0) is None, what
+        assert sys.exc_info() == (None, None, None)
+    asked = z.clone().requires_grad_()
+    assert _core.quick_map(asked, kind, 1.0, 1.0) is None
+    with torch.no_grad():
+        assert torch.equal(_core.quick_map(asked, kind, 1.0, 1.0), sgt.sparsemax(z))
+        assert torch.equal(_core.quick_map(torch.nn.Parameter(z), kind, 1.0, 1.0), sgt.sparsemax(z))
+
+
+def test_nothing_is_answered_while_torch_watches():
+    z, kind, one = torch.rand(2, 5), MAPS["sparsemax"].kind, torch.tensor(0.5)
+    seen = []
+
+    def ask(x):
+        seen.append((_core.idle(), _core.quick_map(z, kind, 1.0, 1.0), _core.tensor_number(one)))
+        return x
+
+    torch.func.vmap(ask)(z)
+    with torch.autograd.forward_ad.dual_level():
+        ask(z)
+    with torch.utils._python_dispatch.TorchDispatchMode():
+        ask(z)
+    assert seen == [(False, None, None)] * 3
+    assert _core.idle()
+    assert _core.tensor_number(one) == 0.5
+    assert [_core.tensor_number(t) for t in (torch.ones(1), torch.zeros((), device="meta"), None, 0.5)] == [None] * 4
+
+
+def test_no_reference_is_kept_or_lost():
+    z, kind, unusual = torch.rand(2, 5), MAPS["sparsegen_exp"].kind, torch.rand(5, 2).t()
+    known = (z, unusual, torch.float32, torch.float64, torch.Size, torch.empty_like)
+    one = torch.tensor(0.5)
+
+    def calls(n):
+        for _ in range(n):
+            p, found = _core.tensor_map(z, kind, 0.5, 1.0, True)
+            _core.tensor_map_vjp(z, p, z, kind, 0.5, 1.0, found, True, True)
+            _core.quick_map(unusual, kind, 0.5, 1.0)
+            _core.tensor_number(one)
+
+    def alive():
+        return sum(issubclass(type(o), torch.Tensor) for o in gc.get_objects())
+
+    calls(10)
+    before = [sys.getrefcount(t) for t in known]
+    tensors = alive()
+    calls(1000)
+    assert [sys.getrefcount(t) for t in known] == before
+    assert alive() == tensors
