@@ -27,7 +27,7 @@ COMPILED = ("jax", "torch/_triton", "torch/test_torch_compile.py", "torch/test_o
 assert set(KINDS) <= set(MAPS)
 
 
-COVERED, COVERED_COMPILED = 8, 4  # cases of a test that are watched for coverage, which makes Python half as fast
+COVERED, COVERED_COMPILED = 6, 3  # cases of a test that are watched for coverage, which makes Python half as fast
 UNWATCHED = pytest.StashKey()
 
 

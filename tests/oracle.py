@@ -7,6 +7,7 @@ with the library.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import math
 from decimal import Context, Decimal, localcontext
@@ -62,31 +63,44 @@ def project_bisect(x, r) -> np.ndarray:
     """Rows (..., K) in float64, radii (...): bisection on tau, then the exact tau of the support it found."""
     x = np.asarray(x, np.float64)
     r = np.broadcast_to(np.asarray(r, np.float64), x.shape[:-1])
-    rows, radii = x.reshape(-1, x.shape[-1]), r.reshape(-1)
-    return np.stack([_bisect_row(row, radius) for row, radius in zip(rows, radii)]).reshape(x.shape)
+    return _bisect_rows(x.tobytes(), r.tobytes(), x.shape[-1]).reshape(x.shape).copy()
 
 
-def _bisect_row(x: np.ndarray, r: float) -> np.ndarray:
-    if np.isnan(x).any() or (x == math.inf).any():
+@functools.lru_cache(64)  # one engine after the other is given the same rows
+def _bisect_rows(x: bytes, r: bytes, n: int) -> np.ndarray:
+    radii = np.frombuffer(r)
+    rows = np.frombuffer(x).reshape(len(radii), n)
+    top = rows.max(axis=1, initial=-math.inf)
+    # Nothing fits between the maximum and the next number, or nothing is left out.
+    with np.errstate(over="ignore", invalid="ignore"):
+        plain = np.isfinite(top) & (radii >= np.spacing(abs(top)) / 4) & (radii > 0) & (radii < math.inf)
+        lows = np.full(len(rows), -math.inf)
+        lows[plain] = _bisected(rows[plain] - top[plain, None], radii[plain])
+    return np.stack([_ended(*row) for row in zip(rows, radii, top, plain, lows)])
+
+
+def _bisected(u: np.ndarray, r: np.ndarray) -> np.ndarray:
+    """A number just below the threshold of each row of u, whose largest entry is 0."""
+    low, high = -r, np.zeros(len(r))
+    for _ in range(64):
+        middle = (low + high) / 2
+        above = np.maximum(u - middle[:, None], 0).sum(axis=1) > r
+        low, high = np.where(above, middle, low), np.where(above, high, middle)
+    return low
+
+
+def _ended(x: np.ndarray, r: float, top: float, plain: bool, low: float) -> np.ndarray:
+    """The row's probabilities, with the tau of its support to the last digit."""
+    if not top < math.inf:
         return np.full(x.shape, math.nan)
-    top = x.max()
     if top == -math.inf:
         return np.zeros(x.shape)
     with np.errstate(over="ignore"):
         u = x - top
-    # Nothing fits between the maximum and the next number, or nothing is left out.
-    if r == 0 or r < np.spacing(abs(top)) / 4 or r == math.inf:
+    if not plain:
         on = u > -math.inf if r == math.inf else u == 0
         return on / np.count_nonzero(on)
-    near, raw = u[u >= -r], x[u >= -r]
-    low, high = -r, 0.0
-    for _ in range(64):
-        middle = (low + high) / 2
-        if np.maximum(near - middle, 0).sum() > r:
-            low = middle
-        else:
-            high = middle
-    support = raw[near > low]  # unshifted: x - max rounds
+    support = x[u > low]  # unshifted: x - max rounds
     tau = math.fsum(support / support.size) - r / support.size
     rest = math.fsum([*(support - tau), -r]) / support.size  # what rounding tau left over
     return np.maximum((x - tau) - rest, 0) / r
