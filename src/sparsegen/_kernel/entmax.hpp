@@ -52,6 +52,10 @@ inline Squares squares_over(const Row<T>& row, T tau) {
 }
 
 inline constexpr double kRoot = 2;  // the largest entry is at most so far above the threshold
+// How far off a threshold can be, times the sum of what lies above it: what rounding does to squares, 4 in all. An entry so near
+// to a threshold may stand on it, and is then no member of its set.
+template <class T>
+inline constexpr T kRootDoubt = 16 * std::numeric_limits<T>::epsilon();
 
 // A threshold tau + rest. One that is not sure has to give `count` entries.
 template <class T>
@@ -60,6 +64,7 @@ struct RootCut {
   double rest;
   int64_t count;
   bool sure;
+  double doubt = 0;  // how far off it can be
 };
 
 // From `tau` towards the threshold; `low` is a lower bound of it, below the largest entry. The first `bold` steps take the
@@ -78,9 +83,9 @@ inline RootCut<T> climb_root(const Row<T>& row, T tau, T low, int bold) {
     const double newton = (e.squares - kRoot * std::sqrt(e.squares)) / e.sum;
     const double step = inside >= 0 ? over / (e.sum + std::sqrt(inside)) : newton;
     const bool near = bold > 0 && std::fabs(step) < kRoot / 256;
-    if (inside >= 0 && (e.count == last || near)) return {tau, step, e.count, false};
+    if (inside >= 0 && (e.count == last || near)) return {tau, step, e.count, false, kRootDoubt<T> / e.sum};
     const T next = std::max(add_down(tau, bold > 0 ? step : newton), low);
-    if (next == tau) return {tau, step, e.count, true};
+    if (next == tau) return {tau, step, e.count, true, kRootDoubt<T> / e.sum};
     last = bold > 0 ? -1 : e.count, tau = next, --bold;
   }
   return {low, 0, 0, false};
@@ -99,7 +104,7 @@ template <bool stream, class T>
 inline int64_t write_root(const Row<T>& row, int64_t K, const RootCut<T>& cut, T* p) {
   constexpr int W = kWidth<T>;
   const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest));
-  const Vec<T> error = splat(T(double(kRounding<T>) * kRoot / double(cut.count)));
+  const Vec<T> error = splat(T(cut.doubt));
   Mask<T> count{};
   const auto one = [&](const T* x, T* out) {
     const Vec<T> d = (load(x) - tau) - rest, u = d * T(1 / kRoot);
@@ -126,7 +131,7 @@ inline void root_sorted(const T* x, int64_t K, T* p) {
   double mean = 0, squares = 0, tau = -kRoot;  // of the entries so far, from the largest down, less that one
   for (int64_t k = 1; k <= K; ++k) {
     const double u = sorted[k - 1] - top, away = u - mean;
-    if (k > 1 && !(u > tau)) break;
+    if (k > 1 && !(u > tau + kRootDoubt<double> / kRoot)) break;
     const double next_mean = mean + away / double(k), next = squares + away * (u - next_mean);
     const double room = (kRoot * kRoot - next) / double(k);
     if (room < 0) break;
@@ -182,12 +187,15 @@ inline void root_row(T* x, int64_t K, T* p, const Scratch<T>& s) {
   const bool late = x == p;  // the entries may be needed once more, so they are not written over yet
   T* const out = late ? s.picked : p;
   const auto write = s.stream && aligned(p) && !late ? write_root<true, T> : write_root<false, T>;
-  for (int tries = 0; cut.count > 0 && tries < kMostPasses; ++tries) {
-    if (write(row, K, cut, out) == cut.count || cut.sure) {
+  for (int64_t tries = 0, before = -1; cut.count > 0 && tries < kMostPasses; ++tries) {
+    const int64_t wrote = write(row, K, cut, out);
+    if (wrote == cut.count || cut.sure) {
       if (late) std::copy_n(out, K, p);
       return;
     }
-    cut = climb_root(row, std::max(add_down(cut.tau, cut.rest < 0 ? cut.rest : 0), low), low, -tries);
+    if (wrote == before) break;  // entries on the threshold, or next to it
+    before = wrote;
+    cut = climb_root(row, std::max(add_down(cut.tau, cut.rest < 0 ? cut.rest : 0), low), low, -int(tries));
   }
   root_sorted(x, K, p);
 }

@@ -1,7 +1,7 @@
 // Maps of scores that are not projected as they are: a block of rows is brought in, made into points, projected and put back.
 #pragma once
 
-#include "entmax.hpp"
+#include "roots.hpp"
 #include "rows.hpp"
 #include "transform.hpp"
 
@@ -16,9 +16,12 @@ class MapBlock {
   // Rows [row, row + n), which stand at src[i] (their slots, or the scores themselves), to dst[i]; K counts the filling of
   // short ones.
   void run(int64_t row, int n, int64_t K, const T* const* src, T** dst) {
+    const unsigned done = job_.power && K <= kRootLimit ? roots(row, n, K, src, dst) : 0;
+    if (done == ~0u >> (32 - n)) return;
     Prepared made[kGroup];
-    bool one_by_one = false;
+    bool one_by_one = done != 0;
     for (int i = 0; i < n; ++i) {
+      if (done >> i & 1) continue;
       T* const x = slot(i);
       made[i] = job_.power ? of_power(row + i, src[i], x) : prepare(row + i, src[i], x);
       std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
@@ -27,10 +30,11 @@ class MapBlock {
       if (made[i].way == Way::shares) finish(made, row, i, K, dst);  // while it is in the first cache
     }
     if (job_.transform == Transform::exp && job_.rule == Rule::given && !job_.power) scale_exponentials(made, n);
-    for (int i = 0; i < n; ++i) keep(row + i, made[i]);
+    for (int i = 0; i < n; ++i)
+      if (!(done >> i & 1)) keep(row + i, made[i]);
     if (!one_by_one) return project(made, 0, n, K, dst);
     for (int i = 0; i < n; ++i)
-      if (made[i].way != Way::shares) finish(made, row, i, K, dst);
+      if (!(done >> i & 1) && made[i].way != Way::shares) finish(made, row, i, K, dst);
   }
 
  private:
@@ -48,6 +52,32 @@ class MapBlock {
     if (alpha == 1) return make_shares(Transform::exp, z, x, job_.K, 1, 1);
     if (x != z) std::copy_n(z, job_.K, x);
     return {1, 0, alpha == 2 ? Way::project : alpha == 1.5 ? Way::root : Way::power};
+  }
+
+  // Those of short rows that have alpha = 1.5; returns them, one bit each.
+  unsigned roots(int64_t row, int n, int64_t K, const T* const* src, T** dst) const {
+    constexpr int W = kWidth<T>;
+    const T* from[kGroup];
+    T *spare[kGroup], *to[kGroup];
+    unsigned done = 0;
+    int m = 0;
+    for (int i = 0; i < n; ++i) {
+      if (job_.second_of(row + i) != 1.5) continue;
+      done |= 1u << i, spare[m] = slot(i), to[m] = dst[i], from[m] = K > job_.K ? slot(i) : src[i];
+      if (from[m] != src[i]) std::copy_n(src[i], job_.K, slot(i));
+      std::fill_n(slot(i) + job_.K, K - job_.K, -kInf<T>);
+      keep(row + i, {1, 0, Way::root});
+      ++m;
+    }
+    for (int i = 0; i < m; i += W) {
+      unsigned left = RootLanes<T>(from + i, std::min(W, m - i), K, s_.lanes).run(to + i);
+      for (; left; left &= left - 1) {
+        const int j = i + __builtin_ctz(left);
+        if (from[j] != spare[j]) std::copy_n(from[j], K, spare[j]);
+        root_row(spare[j], K, to[j], s_);
+      }
+    }
+    return done;
   }
 
   void keep(int64_t row, const Prepared& made) const {
