@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import warnings
 from typing import Any, NamedTuple
 
 import torch
@@ -393,7 +394,7 @@ def replace_attention(
 
     The parameters stay the same objects, so optimisers made before still hold them; controls that are learnable are
     new. Subclasses of torch's attention are left alone: they compute in their own way. If one cannot be replaced, none
-    is.
+    is. A model without any is left as it is, with a warning.
 
     Parameters
     ----------
@@ -422,6 +423,10 @@ def replace_attention(
         checks.fail(ValueError, "model", condition, "a torch.nn.MultiheadAttention")
     controls: dict[str, Any] = {"lam": lam, "q": q, "temperature": temperature, "alpha": alpha, "learnable": learnable}
     old = {id(m): m for m in model.modules() if type(m) is nn.MultiheadAttention}
+    if not old:
+        text = f"sparsegen: {type(model).__name__} has no torch.nn.MultiheadAttention in it, so nothing is replaced. "
+        text += "Models of transformers: sparsegen.transformers.sparsify; your own attention: sgt.sparse_attention."
+        warnings.warn(text, UserWarning, stacklevel=2)
     # Copies of a learnable mapping must not share what it learns.
     new = {i: MultiheadAttention.from_torch(m, mapping=copy.deepcopy(mapping), **controls) for i, m in old.items()}
     for parent in list(model.modules()):
