@@ -5,11 +5,13 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import scipy.sparse as sp
+from sklearn.base import clone
+from sklearn.datasets import make_multilabel_classification
 from sklearn.metrics import f1_score
 from sklearn.model_selection import GroupKFold
 
 import sparsegen as sg
-from sparsegen.sklearn import dials
+from sparsegen.sklearn import SparseMultilabelClassifier, dials, validation
 from sparsegen.sklearn.rows import Rows, merged
 from sparsegen.sklearn.validation import ONE_PART, dealt
 
@@ -125,3 +127,17 @@ def test_keys_that_cannot_matter_are_not_sorted_and_nothing_changes(metric, sign
         assert min(sorted_keys) < keys.nnz / 4
     else:
         assert set(sorted_keys) == {keys.nnz}
+
+
+@pytest.mark.parametrize("metric", ["f1_micro", "cardinality", "f1_macro"])
+def test_keys_that_are_let_go_change_nothing(metric, monkeypatch):
+    X, Y = make_multilabel_classification(300, 12, n_classes=9, n_labels=2, random_state=0)
+    calls, foremost = [], dials.foremost
+    monkeypatch.setattr(dials, "foremost", lambda keys, most: calls.append(most) or foremost(keys, most))
+    model = SparseMultilabelClassifier(metric=metric, cv=3).fit(X, Y)
+    few = len(calls)
+    monkeypatch.setattr(validation, "MANY", 10)
+    again = clone(model).fit(X, Y)
+    assert (again.alpha_, again.threshold_) == (model.alpha_, model.threshold_)
+    np.testing.assert_equal(again.cv_results_, model.cv_results_)
+    assert (len(calls) - few > few) == (metric != "f1_macro")  # for which the rarest label's keys count as well

@@ -18,7 +18,7 @@ import scipy.sparse as sp
 from sparsegen._table.checks import fail, one_of
 
 METRICS = ("f1_micro", "f1_macro", "f1_samples", "cardinality")
-COUNTED = ("f1_micro", "cardinality")  # which many predictions can only spoil: see _enough
+COUNTED = ("f1_micro", "cardinality")  # which many predictions can only spoil: see enough
 WIDEST = 4.0  # radius up to which labels are looked at, in radii of the map
 FAINT_F1 = 0.02  # micro F1 below which a cut is no use: keys that could only matter there are not sorted
 FAINTEST = 0.01  # probability up to which they are, in shares of 1/K: softmax has no zeros
@@ -26,7 +26,10 @@ FAINTEST = 0.01  # probability up to which they are, in shares of 1/K: softmax h
 
 def probability_keys(P: np.ndarray) -> sp.csr_array:
     """Return the probabilities that a threshold could be put below."""
-    return sp.csr_array(np.where(FAINTEST / P.shape[1] < P, P, 0.0))
+    kept = FAINTEST / P.shape[1] < P
+    at = np.flatnonzero(kept)
+    indptr = np.concatenate([[0], np.cumsum(np.count_nonzero(kept, axis=1))])
+    return sp.csr_array((P.ravel()[at], (at % P.shape[1]).astype(np.int32), indptr.astype(np.int32)), shape=P.shape)
 
 
 def radius_keys(z: np.ndarray, radius: float) -> sp.csr_array:
@@ -81,7 +84,7 @@ def _entries(Y: sp.csr_array, keys: sp.csr_array, weight: np.ndarray) -> _Entrie
     return _Entries(keys.data[order], true[order], row[order], keys.indices[order], weight[row[order]])
 
 
-def _foremost(keys: sp.csr_array, most: int) -> sp.csr_array:
+def foremost(keys: sp.csr_array, most: int) -> sp.csr_array:
     """Return the largest keys, at least so many where there are, with all that are equal to the last of them."""
     if keys.nnz <= most:
         return keys
@@ -91,7 +94,7 @@ def _foremost(keys: sp.csr_array, most: int) -> sp.csr_array:
     return sp.csr_array((keys.data[kept], keys.indices[kept], indptr), shape=keys.shape)
 
 
-def _enough(Y: sp.csr_array, weight: np.ndarray) -> int:
+def enough(Y: sp.csr_array, weight: np.ndarray) -> int:
     """How many keys can matter to micro F1, if some cut has at least a score of FAINT_F1.
 
     Of N predictions at most all T true labels are right: F1 is at most 2T/(N + T), and rows count by their weight.
@@ -165,7 +168,7 @@ def best_cut(
         return Cut(floor, 0.0)
     Y = sp.csr_array(Y)
     weight = np.ones(Y.shape[0]) if weight is None else weight
-    few = _foremost(keys, _enough(Y, weight)) if metric in COUNTED else keys
+    few = foremost(keys, enough(Y, weight)) if metric in COUNTED else keys
     found = _best_of(Y, few, metric, weight, floor, ceiling)
     if few is keys or metric == "cardinality" or found.score > FAINT_F1:
         return found

@@ -18,6 +18,7 @@ from sparsegen.sklearn.training import Training
 FOLDS = 5
 ONE_PART = 1 << 22  # scores above which one part is held out instead
 ROUGH = 1e-2  # gap of the fits that only choose
+MANY = 1 << 22  # keys, 50 MB of them, beyond which those that could only matter to a micro F1 below FAINT_F1 are let go
 WORSE = 0.98  # of the best score so far: after that finer penalties are not tried
 PATIENCE = 2  # nor after so many that are not better
 
@@ -61,8 +62,16 @@ class Search:
     metric: str
     one_label: bool  # is the most probable class the answer?
 
-    def keys(self, X: Any, W: np.ndarray) -> sp.csr_array:
-        """Return what the dial cuts, by blocks of rows; where the decision is given, its labels, above any cut."""
+    @property
+    def counts(self) -> bool:
+        """Is the metric one that many predictions can only spoil?"""
+        return self.one_label or self.metric in dials.COUNTED
+
+    def keys(self, X: Any, W: np.ndarray, most: int) -> sp.csr_array:
+        """Return what the dial cuts, by blocks of rows; where the decision is given, its labels, above any cut.
+
+        Where keys are more than MANY, no more than the `most` largest are kept.
+        """
         W, found = np.ascontiguousarray(W), []
         radius = self.training.radius(W.shape[1])
         for at in blocks(X.shape[0], W.shape[1]):
@@ -72,7 +81,9 @@ class Search:
             else:
                 on = dials.tops(z) if self.one_label else self.given.labels(z)
                 found.append(sp.csr_array(np.where(on, np.inf, 0.0)))
-        return sp.vstack(found, format="csr")
+            if sum(each.nnz for each in found) > MANY and self.counts:
+                found = [dials.foremost(sp.vstack(found, format="csr"), most)]
+        return sp.vstack(found, format="csr") if len(found) > 1 else found[0]
 
     def cut(self, held: Rows, keys: sp.csr_array) -> dials.Cut:
         """Return the best cut of keys."""
@@ -95,11 +106,13 @@ def choose(search: Search, rows: Rows, parts: Sequence[Split], alphas: Sequence[
     fitters = [search.training.fitter(rows.take(train)) for train, _ in parts]
     held = [rows.take(test) for _, test in parts]
     together = Rows(None, sp.vstack([each.Y for each in held], format="csr"), np.concatenate([h.weight for h in held]))
+    most = dials.enough(together.Y, together.weight)
     tried: list[dials.Cut] = []
     for alpha in alphas:
         fits = (fitter.fit(alpha, ROUGH, search.training.max_iter) for fitter in fitters)
-        keys = [search.keys(each.X, fit.weights) for each, fit in zip(held, fits)]
-        tried.append(search.cut(together, sp.vstack(keys, format="csr")))
+        keys = [search.keys(each.X, fit.weights, most) for each, fit in zip(held, fits)]
+        tried.append(search.cut(together, sp.vstack(keys, format="csr") if len(keys) > 1 else keys[0]))
+        del keys  # they are as large as the weights
         best = int(np.argmax([cut.score for cut in tried]))
         if tried[-1].score < WORSE * tried[best].score or len(tried) - 1 - best >= PATIENCE:
             break
