@@ -25,7 +25,7 @@ demo: $(STAMP)
 	$(BIN)/sparsegen reproduce translation --scale small --corpora numbers-fr-en --maps softmax,sparsegen-lin --out demo
 	$(BIN)/sparsegen report demo --out demo/report.html
 	@echo 'Try it:  echo "jeudi vingt sept juillet mille six cent trois" | \'
-	@echo '  $(BIN)/sparsegen translate demo/translation/runs/numbers-fr-en-small-sparsegen_lin-0.75-0-v4/best.pt'
+	@echo "  $(BIN)/sparsegen translate $$(ls -t demo/translation/runs/numbers-fr-en-*-sparsegen_lin-*/best.pt | head -1)"
 
 test: $(STAMP)
 	$(MAKE) --no-print-directory --output-sync=target -j2 fuzz-kernel-quickly lint fuzz-front-ends-quickly

@@ -200,8 +200,14 @@ static nb::object unanswered() {
   return nb::none();
 }
 
-// The same of torch's tensors, for small calls: see tensors.hpp. `kind` is transform, rule and power, two bits each from the
-// third bit on. With `keep`, p and what the way back needs of each row; None where more has to be asked.
+// Map.kind of the table: transform, rule and power, two bits each from the third bit on.
+struct Kind {
+  int transform, rule;
+  bool power;
+  explicit Kind(int kind) : transform(kind >> 2 & 3), rule(kind >> 4 & 3), power(kind >> 6 & 1) {}
+};
+
+// The same of torch's tensors, for small calls: see tensors.hpp. With `keep`, p and what the way back needs of each row; None where more has to be asked.
 static nb::object tensor_map(nb::handle x, int kind, double radius, double second, bool keep) {
   const TensorRows z(x.ptr());
   NewTensor p = z ? NewTensor::like(x.ptr()) : NewTensor(nullptr);
@@ -210,7 +216,8 @@ static nb::object tensor_map(nb::handle x, int kind, double radius, double secon
   double* const rows = at<double>(found.at);
   std::fill(rows, rows + (keep ? 3 * z.rows : 0), 1.0);
   const uintptr_t step = keep ? 8 * z.rows : 0;
-  map(z.at, p.at, z.storage, z.rows, z.K, 1, z.K, 1, 1, kind >> 2 & 3, kind >> 4 & 3, kind >> 6 & 1, radius, 0, second, 0, 0, 0,
+  const Kind m(kind);
+  map(z.at, p.at, z.storage, z.rows, z.K, 1, z.K, 1, 1, m.transform, m.rule, m.power, radius, 0, second, 0, 0, 0,
       found.at, found.at + step, found.at + 2 * step, threads_for(z, kChunkEntries));
   return keep ? nb::make_tuple(nb::steal(p.tensor.release()), nb::steal(found.tensor.release()))
               : nb::steal(p.tensor.release());
@@ -228,16 +235,23 @@ static nb::object quick_map(nb::handle x, int kind, double radius, double second
 // wanted. `found` is what the way there kept, or None.
 static nb::object tensor_map_vjp(nb::handle z, nb::handle p, nb::handle v, int kind, double radius, double second,
                                  nb::handle found, bool want_radius, bool want_second) {
+  const TensorRows of_z(z.ptr());
+  if (!of_z) return unanswered();
+  const TensorRows of_p(p.ptr());
+  if (!of_p.same(of_z)) return unanswered();
   const Owned upstream(PyObject_CallMethodNoArgs(v.ptr(), names().contiguous));
-  const TensorRows of_z(z.ptr()), of_p(p.ptr()), of_v(upstream ? upstream.get() : Py_None);
+  if (!upstream) return unanswered();
+  const TensorRows of_v(upstream.get());
+  if (!of_v.same(of_z)) return unanswered();
   const uintptr_t kept = found.is_none() ? 0 : uintptr_t(number(Owned(PyObject_CallMethodNoArgs(found.ptr(), torch.address)), 0));
-  if (!of_z || !of_p.same(of_z) || !of_v.same(of_z) || (!found.is_none() && !kept)) return unanswered();
+  if (!found.is_none() && !kept) return unanswered();
   NewTensor grad = NewTensor::like(p.ptr()), to_radius = want_radius ? NewTensor::wide(of_z.rows) : NewTensor(nullptr),
             to_second = want_second ? NewTensor::wide(of_z.rows) : NewTensor(nullptr);
   if (!grad || (want_radius && !to_radius) || (want_second && !to_second)) return unanswered();
   const uintptr_t step = kept ? 8 * of_z.rows : 0;
-  map_vjp(of_z.at, of_p.at, of_v.at, grad.at, of_z.storage, of_z.rows, of_z.K, 1, of_z.K, 1, 1, kind >> 2 & 3, kind >> 4 & 3,
-          kind >> 6 & 1, radius, 0, second, 0, 0, 0, kept, kept + step, kept + 2 * step, to_radius.at, to_second.at,
+  const Kind m(kind);
+  map_vjp(of_z.at, of_p.at, of_v.at, grad.at, of_z.storage, of_z.rows, of_z.K, 1, of_z.K, 1, 1, m.transform, m.rule,
+          m.power, radius, 0, second, 0, 0, 0, kept, kept + step, kept + 2 * step, to_radius.at, to_second.at,
           threads_for(of_z, kChunkEntries));
   const auto given = [](NewTensor& made) { return made ? nb::steal(made.tensor.release()) : nb::none(); };
   return nb::make_tuple(given(grad), given(to_radius), given(to_second));
