@@ -37,9 +37,9 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
 }
 
 // K x W to those of W rows that are `wanted`, one bit each. f(at, new) gives the vector `at` entries in, `new` the first time
-// it is asked for it. With `ahead` it asks for the memory that many entries on.
+// it is asked for it.
 template <class T, class F>
-inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f, int64_t ahead = 0) {
+inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f) {
   constexpr int W = kWidth<T>, B = kStrip<T>;
   const bool all = wanted == (1u << W) - 1;
   const auto put_rows = [&](const auto& strip, int64_t from) {
@@ -50,7 +50,6 @@ inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f, int64_
         if (wanted >> i & 1) strip.store(i, rows[i] + from);
   };
   for (int64_t k = 0; k < K; k += B) {
-    for (int j = 0; ahead && j < B * W; j += kLine<T>) prefetch_to_write(rows[0] + ahead + k * W + j);
     if (k + B > K && half_left<T>(K)) {
       HalfStrip<T> half;
       for (int i = 0; i < half.B; ++i) half.set(i, f((K - half.B + i) * W, K - half.B + i >= k));
@@ -94,9 +93,9 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
 }
 
 // K x W to those of W rows that are `wanted`, one bit each. f(at, new) gives the vector `at` entries in, `new` the first time
-// it is asked for it. With `ahead` it asks for the memory that many entries on.
+// it is asked for it.
 template <class T, class F>
-inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f, int64_t ahead = 0) {
+inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f) {
   constexpr int W = kWidth<T>, B = kTile<T>;
   const bool all = wanted == (1u << W) - 1;
   const auto put_tile = [&](const auto& tile, int64_t from) {
@@ -107,7 +106,6 @@ inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f, int64_
         if (wanted >> i & 1) tile.store(i, rows[i] + from);
   };
   for (int64_t k = 0; k < K; k += B) {
-    for (int j = 0; ahead && j < B * W; j += kLine<T>) prefetch_to_write(rows[0] + ahead + k * W + j);
     if constexpr (kHalves<T>) {
       if (k + B > K && half_left(K)) {
         HalfTile<T> tile;

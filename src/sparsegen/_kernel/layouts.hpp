@@ -11,8 +11,14 @@ struct Look {
   Vec<T> top, sum, squares;
 };
 
-// Which pass it is: the early ones also ask for the rows that come next.
+// Which pass it is.
 enum class Turn { first, second, later };
+
+// The passes that every group makes. Each asks for a quarter of the memory of the group that comes next, to read and to write:
+// a core waits for so few lines of memory at a time that asking for all of them in one pass would stall it. See
+// docs/decisions/0026.
+enum class Asking : int { look = 0, first = 1, second = 2, write = 3 };
+inline constexpr int kAskings = 4;
 
 // What a pass over tau finds: the excess over it, the number of entries above it.
 template <class T>
@@ -49,9 +55,10 @@ class ByRow {
  public:
   static constexpr bool kWrittenTogether = false;
 
-  ByRow(const T* const* rows, int n, int64_t K, Next<T> next)
-      : rows_(rows), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, W * K, last_lanes<T>(int(K % W))}, next_(next),
-        far_(K > kNear) {
+  // `written` are the rows of the result, null where it is written past the caches.
+  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written)
+      : rows_(rows), written_(written), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, last_lanes<T>(int(K % W))},
+        next_(next) {
     for (int i = n; i < W; ++i) sum_[i] = squares_[i] = Vec<T>{}, count_[i] = Mask<T>{};
   }
 
@@ -62,7 +69,10 @@ class ByRow {
     T heads[W][kHeads];
     const T* from[W];
     for (int i = 0; i < W; ++i) from[i] = heads[i < n_ ? i : 0];
-    for (int i = 0; i < n_; ++i) look_at<hidden>(shape, rows_[i], heads[i], sum_[i], squares_[i], count_[i]);
+    for (int i = 0; i < n_; ++i) {
+      ask_for_next(Asking::look, i);
+      look_at<hidden>(shape, rows_[i], heads[i], sum_[i], squares_[i], count_[i]);
+    }
     if (hidden) size = fold_counts<T>(count_);
     to_lanes(from, kHeads, heads_);
     Vec<T> top = load(heads_);
@@ -89,11 +99,10 @@ class ByRow {
 
   bool sorted(Vec<T>, Look<T>&, Vec<T>&, Vec<T>&) { return false; }
 
-  // Long rows are asked for in both early passes: not every one of so many requests is heard the first time.
   Above<T> above(Vec<T> tau, unsigned rows, Turn turn) {
-    if (turn == Turn::first) far_ ? sum_over<true, true, true>(tau, rows) : sum_over<false, false, true>(tau, rows);
-    else if (turn == Turn::later) sum_over<false, false, false>(tau, rows);
-    else far_ ? sum_over<true, true, false>(tau, rows) : sum_over<true, false, false>(tau, rows);
+    if (turn == Turn::first) sum_over<Turn::first>(tau, rows);
+    else if (turn == Turn::second) sum_over<Turn::second>(tau, rows);
+    else sum_over<Turn::later>(tau, rows);
     return {-fold_rows<T, Sum>(sum_), fold_counts<T>(count_)};
   }
 
@@ -110,6 +119,7 @@ class ByRow {
       const T* x = rows_[i];
       // A row that is written over itself must be right the first time.
       if (x == dst[i] && !(sure >> i & 1) && T(count_of(x, recipe, i)) != recipe.count[i]) continue;
+      ask_for_next(Asking::write, i);
       count[i] = write_row<stream>(shape, x, recipe, i, dst[i]);
     }
     return sure | lane_bits<T>(fold_counts<T>(count) == load(recipe.count));
@@ -117,12 +127,19 @@ class ByRow {
 
  private:
   static constexpr int kHeads = W < 8 ? 2 * W : 8;
-  static constexpr int64_t kNear = 128;  // longer rows fill the first cache: what comes next is brought to the second
-
   struct Shape {  // copied where it is used: what is written could be part of the original, for all the compiler knows
-    int64_t K, whole, steps, ahead;  // entries: all, in whole vectors, in whole steps; to the rows that come next, as a rule
-    Mask<T> tail;                    // the lanes of the last W entries that whole vectors have not covered
+    int64_t K, whole, steps;  // entries: all, in whole vectors, in whole steps
+    Mask<T> tail;             // the lanes of the last W entries that whole vectors have not covered
   };
+
+  // The i-th of W equal parts of a pass's share.
+  void ask_for_next(Asking pass, int i) const {
+    if (n_ < W) return;  // the last group
+    const int at = int(pass) * W + i, row = at / kAskings, part = at % kAskings;
+    const int64_t K = shape_.K;
+    each_line(next_.x ? next_.x + row * next_.step : rows_[row] + W * K, K, part, kAskings, prefetch_far);
+    if (written_) each_line(written_[row] + W * K, K, part, kAskings, prefetch_far_to_write);
+  }
 
   template <bool hidden>
   static void look_at(const Shape& shape, const T* x, T* heads, Vec<T>& sum, Vec<T>& squares, Mask<T>& count) {
@@ -153,16 +170,17 @@ class ByRow {
 
   // Minus the excess, and minus the number of entries above. The excess is summed as min(tau - x, 0), which takes x from
   // memory without an instruction to load it. The first pass is at a guess: its sum need not be exact.
-  template <bool ahead, bool far, bool first>
+  template <Turn turn>
   void sum_over(Vec<T> tau, unsigned rows) {
     alignas(kVectorBytes) T at[W];
     store(at, tau);
+    constexpr bool first = turn == Turn::first;
     const Shape shape = shape_;
     const Vec<T> zero{};
     for (int i = 0; i < n_; ++i) {
       if (!(rows >> i & 1)) continue;
       const Vec<T> t = splat(at[i]);
-      const int64_t on = next_.ahead(rows_[i], i, shape.ahead);
+      if (turn != Turn::later) ask_for_next(first ? Asking::first : Asking::second, i);
       Vec<T> sum{}, s0{}, s1{}, s2{}, s3{};
       Mask<T> n0{}, n1{};
       const T *x = rows_[i], *const end = x + shape.whole, *const last = x + shape.K - W, *const stop = x + shape.steps;
@@ -174,10 +192,6 @@ class ByRow {
           add_negative<T>(d1, s1, n1);
           add_negative<T>(d2, s2, n0);
           add_negative<T>(d3, s3, n1);
-          for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) {
-            if (far) prefetch_far(x + j + on);
-            else prefetch(x + j + on);
-          }
         }
         if (x == stop) break;
         sum += (s0 + s1) + (s2 + s3);
@@ -211,7 +225,6 @@ class ByRow {
     const T* const end = x + shape.whole;
     for (const T* stop = x + shape.steps; x != stop; x += kStep<T>, p += kStep<T>) {
       one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
-      for (int j = 0; !stream && j < kStep<T>; j += kLine<T>) prefetch_to_write(p + j + shape.ahead);
     }
     for (; x != end; x += W, p += W) one(0, n0);
     // Overlaps the vector before it.
@@ -228,10 +241,10 @@ class ByRow {
   }
 
   const T* const* rows_;
+  T* const* written_;
   int n_;
   Shape shape_;
   Next<T> next_;
-  bool far_;
   Vec<T> sum_[W], squares_[W];  // of each row, lanes not yet folded
   Mask<T> count_[W];
   alignas(kVectorBytes) T heads_[kHeads * W];
@@ -263,7 +276,10 @@ class ByLane {
  public:
   static constexpr bool kWrittenTogether = true;  // a wrong set in one row has all of them written again: a third pass pays
 
-  ByLane(const T* const* rows, int n, int64_t K, T* lanes) : next_(rows[0] + ahead(K)), K_(K), lanes_(lanes) {
+  // `ahead` rows on are those that come next, in the scores and in the result `written`.
+  ByLane(const T* const* rows, int n, int64_t K, T* lanes, int ahead, T* const* written)
+      : next_(rows[0] + ahead * K), written_(written[0] + ahead * K), K_(K), lanes_(lanes) {
+    ask_for_next(Asking::look);
     const T* all[W];
     for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0];
     to_lanes(n < W ? all : rows, K, lanes);
@@ -296,6 +312,7 @@ class ByLane {
   Look<T> look_again(unsigned, Vec<T>& size) { return look<true>(size); }
 
   Vec<T> start(Vec<T> r, Vec<T> spread, Vec<T> guess) const {
+    ask_for_next(Asking::first);
     if constexpr (kHeads == 0) return guess;
     else return start_from<kHeads, T>(heads_, r, spread, guess);
   }
@@ -304,9 +321,8 @@ class ByLane {
     return sort_if_short<T>(K_, lanes_, r, all, tau, count);
   }
 
-  // Eight short streams side by side are more than the hardware foresees, so the rows that come next are asked for.
   Above<T> above(Vec<T> tau, unsigned, Turn turn) const {
-    const bool soon = turn == Turn::second;
+    if (turn == Turn::second) ask_for_next(Asking::second);
     Vec<T> sum{};
     Mask<T> n0{}, n1{};
     const T *x = lanes_, *const end = x + K_ * W;
@@ -319,7 +335,6 @@ class ByLane {
         add_negative<T>(d1, s1, n1);
         add_negative<T>(d2, s2, n0);
         add_negative<T>(d3, s3, n1);
-        for (int j = 0; soon && j < 4 * W; j += kLine<T>) prefetch(next_ + (x - lanes_) + j);
       }
       sum += (s0 + s1) + (s2 + s3);
     }
@@ -340,6 +355,7 @@ class ByLane {
   unsigned write(unsigned rows, unsigned sure, const Recipe<T>& recipe, T* const* dst) const {
     const Vec<T> tau = load(recipe.tau), rest = load(recipe.rest), error = -load(recipe.error), scale = -load(recipe.scale);
     const T* const lanes = lanes_;
+    ask_for_next(Asking::write);
     const auto probability = [=](int64_t at, auto&& count) {
       const Vec<T> d = (tau - load(lanes + at)) + rest;
       const Mask<T> on = d < error;
@@ -347,22 +363,27 @@ class ByLane {
       return keep<T>(on, d * scale);
     };
     if ((rows & ~sure) == 0) {
-      from_lanes<T>(K_, dst, rows, [=](int64_t at, bool) { return probability(at, [](Mask<T>) {}); }, ahead(K_));
+      from_lanes<T>(K_, dst, rows, [=](int64_t at, bool) { return probability(at, [](Mask<T>) {}); });
       return sure;
     }
     Mask<T> n{};
     from_lanes<T>(K_, dst, rows, [&](int64_t at, bool first) {
       return probability(at, [&](Mask<T> on) { if (first) n -= on; });
-    }, ahead(K_));
+    });
     return sure | lane_bits<T>(__builtin_convertvector(n, Vec<T>) == load(recipe.count));
   }
 
  private:
   static constexpr int kHeads = kVectorBytes < 64 ? 0 : 8;  // fewer registers have no room for so many maxima
+  static constexpr int64_t kNear = 2560;  // bytes; more, with their lanes and what comes next, crowd the first cache
 
-  static int64_t ahead(int64_t K) { return K < 32 ? 0 : W * K; }  // shorter rows make one stream
+  void ask_for_next(Asking pass) const {
+    const auto ask = [&](const T* memory, auto hint) { each_line(memory, W * K_, int(pass), kAskings, hint); };
+    if (W * K_ * int(sizeof(T)) > kNear) ask(next_, prefetch_far), ask(written_, prefetch_far_to_write);
+    else ask(next_, prefetch), ask(written_, prefetch_to_write);
+  }
 
-  const T* next_;
+  const T *next_, *written_;
   int64_t K_;
   T* lanes_;
   Vec<T> heads_[std::max(1, kHeads)];

@@ -196,15 +196,22 @@ class Together {
   unsigned run() {
     unsigned undone = 0;
     int i = 0;
-    for (; K_ <= kSortLimit && i + W < n_; i += 2 * W) undone |= two(by_lane(i, 0), by_lane(i + W, 1), i);
-    for (; i < n_; i += W) undone |= K_ <= kLaneLimit ? one(by_lane(i, 0), i) : one(ByRow<T>(src_ + i, size(i), K_, s_.next.from(i)), i);
+    for (; K_ <= kSortLimit && i + W < n_; i += 2 * W) undone |= two(by_lane(i, 0, 2), by_lane(i + W, 1, 2), i);
+    for (; i < n_; i += W) undone |= K_ <= kLaneLimit ? one(by_lane(i, 0, 1), i) : one(by_row(i), i);
     return undone;
   }
 
  private:
   int size(int i) const { return std::min(W, n_ - i); }
 
-  ByLane<T> by_lane(int i, int slot) const { return ByLane<T>(src_ + i, size(i), K_, s_.lanes + slot * K_ * W); }
+  // One of `several` groups that are at work.
+  ByLane<T> by_lane(int i, int slot, int several) const {
+    return ByLane<T>(src_ + i, size(i), K_, s_.lanes + slot * K_ * W, several * W, dst_ + i);
+  }
+
+  ByRow<T> by_row(int i) const {
+    return ByRow<T>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i);
+  }
 
   const LaneRadii<T>& radii(int i) {
     if (r_) radii_.set(r_ + i, size(i));

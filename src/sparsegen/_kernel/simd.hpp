@@ -53,10 +53,23 @@ inline constexpr int kWidth = Lanes<T>::W;
 template <class T>
 inline constexpr T kInf = std::numeric_limits<T>::infinity();
 
-// Hints, harmless for any address. Rows are short streams, and the hardware's own prefetching starts anew with each.
-inline void prefetch(const void* x) { __builtin_prefetch(x, 0); }
-inline void prefetch_far(const void* x) { __builtin_prefetch(x, 0, 2); }  // into the second cache: long rows fill the first
-inline void prefetch_to_write(const void* p) { __builtin_prefetch(p, 1); }
+// Hints, harmless for any address. Rows are short streams, and the hardware's own prefetching starts anew with each. The empty
+// statement is for GCC, which takes a function that does nothing but hint for one without effect, and leaves out its calls.
+#define SPARSEGEN_HINT(name, ...) \
+  inline void name(const void* x) { asm volatile(""); __builtin_prefetch(x, __VA_ARGS__); }
+SPARSEGEN_HINT(prefetch, 0)
+SPARSEGEN_HINT(prefetch_far, 0, 2)  // into the second cache: long rows fill the first
+SPARSEGEN_HINT(prefetch_to_write, 1)
+SPARSEGEN_HINT(prefetch_far_to_write, 1, 2)
+#undef SPARSEGEN_HINT
+
+// A hint for each line of memory of one of the equal parts of n entries.
+template <class T, class F>
+inline void each_line(const T* x, int64_t n, int part, int parts, F&& hint) {
+  const int64_t bytes = n * int64_t(sizeof(T)) / parts;
+  const char* at = reinterpret_cast<const char*>(x) + part * bytes;
+  for (const char* const end = at + bytes; at < end; at += 64) hint(at);
+}
 
 template <class T>
 inline Vec<T> load(const T* x) {

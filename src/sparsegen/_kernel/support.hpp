@@ -82,6 +82,7 @@ inline void write_chosen(const uint32_t* words, const T* v, int64_t K, T mean, T
   });
 }
 
+inline constexpr int64_t kNearGroup = 8 << 10;  // bytes of a group that the first cache holds beside the next
 inline constexpr int64_t kChosenGroupLimit = 512;  // longest row that shares a group: eight of them fit the first cache
 
 // n <= W rows together: their means are found at once, and the rows that come next, as a rule W K entries on, are asked for
@@ -93,17 +94,25 @@ inline void vjp_chosen(const uint32_t* words, const T* const* v, int n, int64_t 
   Vec<T> sum[W] = {};
   alignas(kVectorBytes) T mean[W], size[W];
   std::fill_n(size, W, T(1));
+  const bool near = W * K * int64_t(sizeof(T)) <= kNearGroup;
+  const auto ask = [=](int at) {
+    if (near) each_line(v[at / 2] + next, K, at % 2, 2, prefetch);
+    else each_line(v[at / 2] + next, K, at % 2, 2, prefetch_far);
+  };
   for (int i = 0; i < n; ++i) {
     const T* const from = v[i];
     Vec<T> s{};
+    ask(i);
     each_chosen<T, false, false>(words + i * step, K, [&](int64_t at, Mask<T> in, auto get, auto) {
       add_where<T>(in, get(from + at), s);
-      if (at % kLine<T> == 0) prefetch(from + at + next);
     }, [](int64_t) {});
     sum[i] = s, size[i] = T(std::max<int64_t>(support_size(words + i * step, K), 1));
   }
   store(mean, fold_rows<T, Sum>(sum) / load(size));
-  for (int i = 0; i < n; ++i) write_chosen<stream, false>(words + i * step, v[i], K, mean[i], scale[i], g[i], next);
+  for (int i = 0; i < n; ++i) {
+    ask(n + i);
+    write_chosen<stream, false>(words + i * step, v[i], K, mean[i], scale[i], g[i], next);
+  }
 }
 
 // A longer row; words without support are worth a branch.

@@ -56,6 +56,12 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
   const Vec<T> zero{};
   Vec<T> sum[W], wp[W];
   Mask<T> count[W];
+  // Half of what comes next in each pass: see Asking in layouts.hpp.
+  const auto ask = [=](int pass, int i) {
+    const int at = pass * n + i;
+    if (K < 2 * W) return;
+    each_line(ps[at / 2] + next, K, at % 2, 2, prefetch), each_line(vs[at / 2] + next, K, at % 2, 2, prefetch);
+  };
   for (int i = n; i < W; ++i) sum[i] = wp[i] = zero, count[i] = Mask<T>{};
   for (int i = 0; i < n; ++i) {
     Vec<T> s0{}, s1{};
@@ -66,10 +72,9 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
     };
     const T *p = ps[i], *v = vs[i];
     int64_t k = 0;
-    for (; k + 2 * W <= K; k += 2 * W) {
+    ask(0, i);
+    for (; k + 2 * W <= K; k += 2 * W)
       add(load(p + k), load(v + k), ~Mask<T>{}, s0, n0), add(load(p + k + W), load(v + k + W), ~Mask<T>{}, s1, n1);
-      for (int j = 0; j < 2 * W; j += kLine<T>) prefetch(p + k + j + next), prefetch(v + k + j + next);
-    }
     if (k < whole) add(load(p + k), load(v + k), ~Mask<T>{}, s0, n0);
     if (rest.size) add(rest.get(p), rest.get(v), rest.fresh, s1, n1);
     sum[i] = s0 + s1, count[i] = n0 + n1;
@@ -81,6 +86,7 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
     T* g = gs[i];
     const Vec<T> mean = splat(means[i]), scale = splat(scales[i]);
     Vec<T> w0{}, w1{}, last_p{}, last_v{};
+    ask(1, i);
     if (rest.size) last_p = rest.get(p), last_v = rest.get(v);
     for (int64_t k = 0; k < whole; k += W) {
       const Vec<T> pk = load(p + k), w = keep<T>(pk > zero, load(v + k) - mean);
@@ -100,7 +106,7 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
 }
 
 // Longer rows, `R` of them together so that one's sums across lanes do not wait for another's; the next `R`, which follow in
-// memory as a rule, are asked for meanwhile.
+// memory as a rule, are asked for meanwhile, p in the first pass and v in the second.
 template <int R, bool want_along, bool stream, class T>
 inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T* scales, T* const* gs, T* along) {
   const T *p[R], *v[R];  // copies: the compiler need not fear that writing g changes them
@@ -108,18 +114,20 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T
   Vec<T> sum[R] = {}, wp[R] = {}, mean[R], scale[R];
   Mask<T> count[R] = {};
   for (int i = 0; i < R; ++i) p[i] = ps[i], v[i] = vs[i], g[i] = gs[i], scale[i] = splat(scales[i]);
+  const auto ask = [&](const T* const* rows, int64_t at) {
+    for (int i = 0; at % kLine<T> == 0 && i < R; ++i) prefetch_far(rows[i] + at + R * K);
+  };
   each_vector<T>(K, [&](int64_t at, auto get, auto) {
+    ask(p, at);
     for (int i = 0; i < R; ++i) {
       const Mask<T> on = get(p[i] + at) > Vec<T>{};
       add_where<T>(on, get(v[i] + at), sum[i]), count_where<T>(on, count[i]);
     }
   });
-  for (int64_t at = R * K; at < 2 * R * K; at += 64 / int64_t(sizeof(T))) {
-    prefetch(p[0] + at), prefetch(v[0] + at);
-    if (!stream) prefetch_to_write(g[0] + at);
-  }
+  for (int64_t at = R * K; !stream && at < 2 * R * K; at += kLine<T>) prefetch_to_write(g[0] + at);
   for (int i = 0; i < R; ++i) mean[i] = splat(lanes_sum(sum[i]) / std::max(T(-lanes_sum(count[i])), T(1)));
   each_vector<T, stream>(K, [&](int64_t at, auto get, auto write) {
+    ask(v, at);
     for (int i = 0; i < R; ++i) {
       const Vec<T> pi = get(p[i] + at), w = keep<T>(pi > Vec<T>{}, get(v[i] + at) - mean[i]);
       if (want_along) wp[i] += w * pi;
