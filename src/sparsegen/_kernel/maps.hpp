@@ -11,7 +11,11 @@ namespace sparsegen::SPARSEGEN_ISA {
 template <class T>
 class MapBlock {
  public:
-  MapBlock(const MapJob& job, const Scratch<T>& s) : job_(job), s_(s), plain_(job) { plain_.radius_per_row = true; }
+  // `read` and `written` entries on are the rows that come next, in the scores and in the result; 0 where it is not known.
+  MapBlock(const MapJob& job, const Scratch<T>& s, int64_t read, int64_t written)
+      : job_(job), s_(s), plain_(job), read_(read), written_(written) {
+    plain_.radius_per_row = true;
+  }
 
   // Rows [row, row + n), which stand at src[i] (their slots, or the scores themselves), to dst[i]; K counts the filling of
   // short ones.
@@ -23,6 +27,7 @@ class MapBlock {
     for (int i = 0; i < n; ++i) {
       if (done >> i & 1) continue;
       T* const x = slot(i);
+      ask_for_next(src[i], dst[i]);
       made[i] = job_.power ? of_power(row + i, src[i], x) : prepare(row + i, src[i], x);
       std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
       if (made[i].outside) job_.outside->store(true);
@@ -39,6 +44,12 @@ class MapBlock {
 
  private:
   T* slot(int i) const { return s_.rows + i * s_.stride; }
+
+  // What comes next is read while a row is computed: docs/decisions/0026.
+  void ask_for_next(const T* x, const T* p) const {
+    if (read_) each_line(x + read_, job_.K, 0, 1, prefetch_far);
+    if (written_) each_line(p + written_, job_.K, 0, 1, prefetch_far_to_write);
+  }
 
   Prepared prepare(int64_t row, const T* z, T* x) const {
     const double control = job_.radius_of(row);
@@ -70,7 +81,11 @@ class MapBlock {
       ++m;
     }
     for (int i = 0; i < m; i += W) {
-      unsigned left = RootLanes<T>(from + i, std::min(W, m - i), K, s_.lanes).run(to + i);
+      const int rows = std::min(W, m - i);
+      unsigned left = RootLanes<T>(from + i, rows, K, s_.lanes).run(to + i, [&](int part) {
+        const auto share = [=](int parts) { return i + rows * parts / RootLanes<T>::kAskings; };
+        for (int j = share(part); j < share(part + 1); ++j) ask_for_next(from[j], to[j]);
+      });
       for (; left; left &= left - 1) {
         const int j = i + __builtin_ctz(left);
         if (from[j] != spare[j]) std::copy_n(from[j], K, spare[j]);
@@ -109,6 +124,7 @@ class MapBlock {
   const MapJob& job_;
   const Scratch<T>& s_;
   ProjectJob plain_;
+  int64_t read_, written_;
   LaneRadii<T> radii_;
   std::vector<double> wide_;
 };
@@ -126,7 +142,8 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   Scratch<T> s = workspace.view();
   s.stream = write && 2 * job.bytes() >= kStreamFrom;
   s.masked = job.mask != nullptr;
-  MapBlock<T> block(job, s);
+  const bool soon = job.inner == 1 && K <= kGroupLimit<T>;
+  MapBlock<T> block(job, s, soon && read ? group * job.xs.outer : 0, soon && write && !s.stream ? group * job.ps.outer : 0);
   const T* src[kGroup];
   T* dst[kGroup];
   for (int64_t row = begin; row < end; row += group) {

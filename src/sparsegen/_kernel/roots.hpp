@@ -25,10 +25,16 @@ class RootLanes {
     to_lanes(n < W ? all : rows, K, lanes);
   }
 
+  // Passes that every group makes: ask(i) is called in each, to ask for a part of the memory that is needed next.
+  static constexpr int kAskings = 4;
+
   // Writes the rows it has an answer for; returns the others, one bit each.
-  unsigned run(T* const* dst) {
-    const unsigned answered = search() & rows_;
+  template <class F>
+  unsigned run(T* const* dst, F&& ask) {
+    ask(0);
+    const unsigned answered = search(ask) & rows_;
     if (!answered) return rows_;
+    ask(3);
     const unsigned right = answered & lane_bits<T>(share() == count_);
     if (right) from_lanes<T>(K_, dst, right, [&](int64_t at, bool) { return load(p_ + at); });
     return rows_ & ~right;
@@ -36,7 +42,8 @@ class RootLanes {
 
  private:
   // Finds tau_, rest_ and count_; returns the lanes that have them.
-  unsigned search() {
+  template <class F>
+  unsigned search(F&& ask) {
     Vec<T> top = splat(-kInf<T>);
     Mask<T> numbers = ~Mask<T>{};
     for (int64_t k = 0; k < K_ * W; k += W) {
@@ -49,6 +56,7 @@ class RootLanes {
     Vec<T> last = splat(T(-1));
     tau_ = low;
     for (int pass = 0; pass < kPasses; ++pass) {
+      if (pass < 2) ask(1 + pass);
       const Mask<T> found = look() & (count_ == last);
       if (!lane_bits<T>(plain & ~found)) return lane_bits<T>(plain);
       if (pass + 1 == kPasses) return lane_bits<T>(plain & found);
