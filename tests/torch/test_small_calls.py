@@ -135,8 +135,8 @@ def test_no_reference_is_kept_or_lost():
 
     def calls(n):
         for _ in range(n):
-            p, found = _core.tensor_map(z, kind, 0.5, 1.0, True)
-            _core.tensor_map_vjp(z, p, z, kind, 0.5, 1.0, found, True, True)
+            p, found = _core.tensor_map(z, kind, 0.5, 1.0, True, None)
+            _core.tensor_map_vjp(z, p, z, kind, 0.5, 1.0, found, True, True, None)
             _core.quick_map(unusual, kind, 0.5, 1.0)
             _core.tensor_number(one)
 
@@ -149,3 +149,49 @@ def test_no_reference_is_kept_or_lost():
     calls(1000)
     assert [sys.getrefcount(t) for t in known] == before
     assert alive() == tensors
+
+
+MASKS = {
+    "one for each row": lambda full: full,
+    "one for all rows": lambda full: full[:1, :1],
+    "of one axis": lambda full: full[0, 0],
+    "shared by some": lambda full: full[:, :1],
+    "transposed": lambda full: full.transpose(0, 1).contiguous().transpose(0, 1),
+    "all hidden": lambda full: torch.zeros_like(full),
+    "zeros never written": lambda full: torch._efficientzerotensor(tuple(full.shape), dtype=torch.bool),
+}
+
+
+@pytest.mark.parametrize("kind", MASKS)
+@pytest.mark.parametrize("name", NAMES)
+def test_masked_calls_are_those_of_the_long_way(name, kind, monkeypatch):
+    z = scores(name, 6, 9, dtype=torch.float32).reshape(2, 3, 9)
+    full = torch.rand(z.shape, generator=torch.Generator().manual_seed(3)) < 0.7
+    full[..., 4] = True
+    mask, v = MASKS[kind](full), torch.randn(z.shape, generator=torch.Generator().manual_seed(1))
+
+    def run():
+        x = z.clone().requires_grad_()
+        p = torch_map(name)(x, **controls(name), mask=mask)
+        return torch_map(name)(z, **controls(name), mask=mask), p.detach(), torch.autograd.grad(p, x, v)[0]
+
+    quick, slow = both(run, monkeypatch)
+    for got, want in zip(quick, slow):
+        torch.testing.assert_close(got, want, rtol=0, atol=0, equal_nan=True)
+    assert not quick[0].masked_fill(mask.expand(z.shape), 0).any()
+
+
+@pytest.mark.parametrize("k", [17, 65, 100, 128, 200, 1023, 1024, 1025, 3000])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("rows", [1, 15, 37])
+def test_a_mask_is_minus_infinity_bit_for_bit(k, dtype, rows):
+    """Rows of some lengths are hidden in passing, by the first look at them; scores are not written to."""
+    z = torch.randn(rows, k, generator=torch.Generator().manual_seed(k), dtype=dtype) * 3
+    mask = torch.rand(rows, k, generator=torch.Generator().manual_seed(4)) < 0.6
+    mask[0] = False
+    kept, hidden = z.clone(), z.masked_fill(~mask, -torch.inf)
+    for lam in (0.5, -3.0, 0.999):
+        torch.testing.assert_close(
+            sgt.sparsegen_lin(z, lam=lam, mask=mask), sgt.sparsegen_lin(hidden, lam=lam), rtol=0, atol=0
+        )
+    assert torch.equal(z, kept)

@@ -55,10 +55,10 @@ class ByRow {
  public:
   static constexpr bool kWrittenTogether = false;
 
-  // `written` are the rows of the result, null where it is written past the caches.
-  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written)
+  // `written` are the rows of the result, null where it is written past the caches; `hide` is where the rows come from.
+  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written, Masked<T> hide)
       : rows_(rows), written_(written), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, last_lanes<T>(int(K % W))},
-        next_(next) {
+        next_(next), hide_(hide) {
     for (int i = n; i < W; ++i) sum_[i] = squares_[i] = Vec<T>{}, count_[i] = Mask<T>{};
   }
 
@@ -71,7 +71,12 @@ class ByRow {
     for (int i = 0; i < W; ++i) from[i] = heads[i < n_ ? i : 0];
     for (int i = 0; i < n_; ++i) {
       ask_for_next(Asking::look, i);
-      look_at<hidden>(shape, rows_[i], heads[i], sum_[i], squares_[i], count_[i]);
+      if (hidden && hide_.x) {
+        const Hiding row{hide_.x[i], hide_.mask[i], const_cast<T*>(rows_[i])};  // rows_[i] is its slot
+        look_at<hidden>(shape, row, heads[i], sum_[i], squares_[i], count_[i]);
+      } else {
+        look_at<hidden>(shape, rows_[i], heads[i], sum_[i], squares_[i], count_[i]);
+      }
     }
     if (hidden) size = fold_counts<T>(count_);
     to_lanes(from, kHeads, heads_);
@@ -138,26 +143,44 @@ class ByRow {
     const int at = int(pass) * W + i, row = at / kAskings, part = at % kAskings;
     const int64_t K = shape_.K;
     each_line(next_.x ? next_.x + row * next_.step : rows_[row] + W * K, K, part, kAskings, prefetch_far);
+    if (hide_.x) each_line(hide_.mask[row] + W * K, K, part, kAskings, prefetch_far);
     if (written_) each_line(written_[row] + W * K, K, part, kAskings, prefetch_far_to_write);
   }
 
-  template <bool hidden>
-  static void look_at(const Shape& shape, const T* x, T* heads, Vec<T>& sum, Vec<T>& squares, Mask<T>& count) {
+  // A place in a row with a mask, which is read by bringing it to its slot.
+  struct Hiding {
+    const T* x;
+    const uint8_t* mask;
+    T* slot;
+    Hiding operator+(int64_t n) const { return {x + n, mask + n, slot + n}; }
+    Hiding& operator+=(int64_t n) { return *this = *this + n; }
+    bool operator!=(const Hiding& other) const { return x != other.x; }
+  };
+
+  static Vec<T> look_at_vector(const T* x) { return load(x); }
+  static Vec<T> look_at_vector(const Hiding& at) {
+    const Vec<T> v = select<T>(open_lanes<T>(at.mask), load(at.x), splat(-kInf<T>));
+    store(at.slot, v);
+    return v;
+  }
+
+  template <bool hidden, class Place>
+  static void look_at(const Shape& shape, Place x, T* heads, Vec<T>& sum, Vec<T>& squares, Mask<T>& count) {
     Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, q0{}, q1{};
     Mask<T> n0{}, n1{};
-    const T *const end = x + shape.whole, *const last = x + shape.K - W;
-    for (const T* stop = x + shape.steps; x != stop; x += kStep<T>)
+    const Place end = x + shape.whole, last = x + (shape.K - W);
+    for (const Place stop = x + shape.steps; x != stop; x += kStep<T>)
       for (int j = 0; j < kStep<T>; j += 2 * W) {
-        const Vec<T> v0 = load(x + j), v1 = load(x + j + W);
+        const Vec<T> v0 = look_at_vector(x + j), v1 = look_at_vector(x + (j + W));
         t0 = vmax(v0, t0), add_moments<hidden, T>(v0, s0, q0, n0);
         t1 = vmax(v1, t1), add_moments<hidden, T>(v1, s1, q1, n1);
       }
     for (; x != end; x += W) {
-      const Vec<T> v = load(x);
+      const Vec<T> v = look_at_vector(x);
       t0 = vmax(v, t0), add_moments<hidden, T>(v, s0, q0, n0);
     }
     if (shape.whole < shape.K) {
-      const Vec<T> v = load(last);
+      const Vec<T> v = look_at_vector(last);
       t1 = vmax(v, t1);
       // What the vectors before have covered counts as hidden, or as 0.
       add_moments<hidden, T>(select<T>(shape.tail, v, hidden ? splat(-kInf<T>) : Vec<T>{}), s1, q1, n1);
@@ -245,6 +268,7 @@ class ByRow {
   int n_;
   Shape shape_;
   Next<T> next_;
+  Masked<T> hide_;
   Vec<T> sum_[W], squares_[W];  // of each row, lanes not yet folded
   Mask<T> count_[W];
   alignas(kVectorBytes) T heads_[kHeads * W];

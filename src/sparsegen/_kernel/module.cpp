@@ -208,17 +208,19 @@ struct Kind {
 };
 
 // The same of torch's tensors, for small calls: see tensors.hpp. With `keep`, p and what the way back needs of each row; None where more has to be asked.
-static nb::object tensor_map(nb::handle x, int kind, double radius, double second, bool keep) {
+static nb::object tensor_map(nb::handle x, int kind, double radius, double second, bool keep, nb::handle mask) {
   const TensorRows z(x.ptr());
-  NewTensor p = z ? NewTensor::like(x.ptr()) : NewTensor(nullptr);
+  if (!z) return unanswered();
+  const TensorMask hide(mask.ptr(), z);
+  NewTensor p = hide.fits() ? NewTensor::like(x.ptr()) : NewTensor(nullptr);
   NewTensor found = p && keep ? NewTensor::wide(3 * z.rows) : NewTensor(nullptr);
   if (!p || (keep && !found)) return unanswered();
   double* const rows = at<double>(found.at);
   std::fill(rows, rows + (keep ? 3 * z.rows : 0), 1.0);
   const uintptr_t step = keep ? 8 * z.rows : 0;
   const Kind m(kind);
-  map(z.at, p.at, z.storage, z.rows, z.K, 1, z.K, 1, 1, m.transform, m.rule, m.power, radius, 0, second, 0, 0, 0,
-      found.at, found.at + step, found.at + 2 * step, threads_for(z, kChunkEntries));
+  map(z.at, p.at, z.storage, z.rows, z.K, 1, z.K, 1, 1, m.transform, m.rule, m.power, radius, 0, second, 0,
+      hide.bytes(), hide.offsets(), found.at, found.at + step, found.at + 2 * step, threads_for(z, kChunkEntries));
   return keep ? nb::make_tuple(nb::steal(p.tensor.release()), nb::steal(found.tensor.release()))
               : nb::steal(p.tensor.release());
 }
@@ -228,15 +230,17 @@ static nb::object quick_map(nb::handle x, int kind, double radius, double second
   if (!is_plain(x.ptr()) || !idle()) return unanswered();
   const Owned asked(PyObject_GetAttr(x.ptr(), names().requires_grad));
   const bool free = asked.is(Py_False) || (asked.is(Py_True) && function_is(torch.records, Py_False));
-  return free ? tensor_map(x, kind, radius, second, false) : unanswered();
+  return free ? tensor_map(x, kind, radius, second, false, nb::none()) : unanswered();
 }
 
 // Gradients of a map of tensors: of scores, of the radius' control and of temperature or alpha of each row, where they are
 // wanted. `found` is what the way there kept, or None.
 static nb::object tensor_map_vjp(nb::handle z, nb::handle p, nb::handle v, int kind, double radius, double second,
-                                 nb::handle found, bool want_radius, bool want_second) {
+                                 nb::handle found, bool want_radius, bool want_second, nb::handle mask) {
   const TensorRows of_z(z.ptr());
   if (!of_z) return unanswered();
+  const TensorMask hide(mask.ptr(), of_z);
+  if (!hide.fits()) return unanswered();
   const TensorRows of_p(p.ptr());
   if (!of_p.same(of_z)) return unanswered();
   const Owned upstream(PyObject_CallMethodNoArgs(v.ptr(), names().contiguous));
@@ -251,7 +255,7 @@ static nb::object tensor_map_vjp(nb::handle z, nb::handle p, nb::handle v, int k
   const uintptr_t step = kept ? 8 * of_z.rows : 0;
   const Kind m(kind);
   map_vjp(of_z.at, of_p.at, of_v.at, grad.at, of_z.storage, of_z.rows, of_z.K, 1, of_z.K, 1, 1, m.transform, m.rule,
-          m.power, radius, 0, second, 0, 0, 0, kept, kept + step, kept + 2 * step, to_radius.at, to_second.at,
+          m.power, radius, 0, second, 0, hide.bytes(), hide.offsets(), kept, kept + step, kept + 2 * step, to_radius.at, to_second.at,
           threads_for(of_z, kChunkEntries));
   const auto given = [](NewTensor& made) { return made ? nb::steal(made.tensor.release()) : nb::none(); };
   return nb::make_tuple(given(grad), given(to_radius), given(to_second));
@@ -269,7 +273,7 @@ static void know_torch(nb::dict given) {
   const auto keep = [&](const char* name) { return nb::object(given[name]).release().ptr(); };
   torch = {keep("tensor"), keep("parameter"), keep("storages"), keep("empty_like"), keep("wide"), keep("threads"),
            keep("modes"), keep("tracing"), keep("functorch"), keep("levels"), keep("records"), keep("level"),
-           keep("address")};
+           keep("address"), keep("truth")};
 }
 
 static void row_means(uintptr_t x, int storage, int64_t outer, int64_t K, int64_t inner, int64_t x_outer,
@@ -499,10 +503,10 @@ NB_MODULE(_core, m) {
   m.def("know_torch", &know_torch);
   m.def("idle", [] { return idle() || (PyErr_Clear(), false); });
   m.def("tensor_number", &tensor_number, nb::arg().none());
-  m.def("tensor_map", &tensor_map, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg());
+  m.def("tensor_map", &tensor_map, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   m.def("quick_map", &quick_map, nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
   m.def("tensor_map_vjp", &tensor_map_vjp, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
-        nb::arg(), nb::arg());
+        nb::arg(), nb::arg(), nb::arg().none());
   m.def("row_means", &row_means);
   m.def("hinge", &hinge);
   nb::class_<Dual>(m, "Dual")

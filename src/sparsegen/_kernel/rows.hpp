@@ -151,7 +151,12 @@ inline void hide_row(const T* x, const uint8_t* mask, int64_t K, T* to) {
   constexpr int W = kWidth<T>;
   const auto hide = [=](int64_t k) { store(to + k, select<T>(open_lanes<T>(mask + k), load(x + k), splat(-kInf<T>))); };
   int64_t k = 0;
-  for (; k + W <= K; k += W) hide(k);
+  for (; k + W <= K; k += W) {
+    hide(k);
+    if (K <= kLaneLimit) continue;
+    if (k % kLine<T> == 0) prefetch_far(x + k + K);  // the next row's, as a rule
+    if (k % 64 == 0) prefetch_far(mask + k + K);
+  }
   if (k == K) return;
   if (K >= W) return hide(K - W);  // some for the second time
 #if defined(__AVX512F__)
@@ -210,7 +215,7 @@ class Together {
   }
 
   ByRow<T> by_row(int i) const {
-    return ByRow<T>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i);
+    return ByRow<T>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i, s_.hide.from(i));
   }
 
   const LaneRadii<T>& radii(int i) {
@@ -299,10 +304,14 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   s.masked = job.mask != nullptr;
   LaneRadii<T> radii;
   const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
+  // Rows with a mask whose radius is known, and not 0, are brought to their slots by the first look at them.
+  const bool in_passing = in_place && job.mask && job.xs.entry == 1 && K > kLaneLimit && K <= kGroupLimit<T> && !rule &&
+                          job.radius[0] > 0;
   double r[kGroup], threshold[kGroup];
   std::fill_n(r, kGroup, job.radius[0]);
   radii.set(r, kWidth<T>);
-  const T* src[kGroup];
+  const T *src[kGroup], *scores[kGroup];
+  const uint8_t* masks[kGroup];
   T* dst[kGroup];
   const int first = int(std::min<int64_t>(group, end - begin));
   find_rows<const T>(job, x, job.xs, begin, first, read, s.rows, s.stride, src);
@@ -313,8 +322,17 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
       next_rows<const T>(job, x, job.xs, row, n, group, read, src);
       next_rows(job, p, job.ps, row, n, group, write, dst);
     }
-    if (job.mask) load_masked(job, x, job.xs, row, n, s);
-    else if (!read) load_rows(job, x, job.xs, row, n, s);
+    if (in_passing) {
+      for (int i = 0; i < n; ++i) {
+        scores[i] = reinterpret_cast<const T*>(x + offset(job, job.xs, row + i));
+        masks[i] = mask_of(job, row + i);
+      }
+      s.hide = {scores, masks};
+    } else if (job.mask) {
+      load_masked(job, x, job.xs, row, n, s);
+    } else if (!read) {
+      load_rows(job, x, job.xs, row, n, s);
+    }
     if (job.mask && std::is_same_v<S, T> && job.inner == 1)
       s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);

@@ -306,6 +306,15 @@ struct Next {
   }
 };
 
+// Rows that are still to be brought to their slots, with -inf where their masks do not let an entry be chosen: the first look
+// at them does it in passing.
+template <class T>
+struct Masked {
+  const T* const* x = nullptr;  // null: the rows are where they are looked for
+  const uint8_t* const* mask = nullptr;
+  Masked from(int i) const { return {x ? x + i : nullptr, mask + i}; }
+};
+
 template <class T>
 struct Scratch {
   T* maxima = nullptr;  // a vector for each block
@@ -318,6 +327,7 @@ struct Scratch {
   bool stream = false;  // the output is larger than the caches: write past them
   bool masked = false;  // some entries are hidden
   Next<T> next;
+  Masked<T> hide;
 };
 
 // Entries above `bound`, from the blocks that hold any, and -inf to fill the last step. `out` has room for K entries and two

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <utility>
+#include <vector>
 
 namespace sparsegen {
 
@@ -34,6 +35,7 @@ struct Torch {
   PyObject *empty_like = nullptr, *wide = nullptr, *threads = nullptr;          // wide: makes float64 numbers of a size
   PyObject *modes = nullptr, *tracing = nullptr, *functorch = nullptr, *levels = nullptr;  // levels: where forward mode counts
   PyObject *records = nullptr, *level = nullptr, *address = nullptr;  // level, address: names of an entry and a method
+  PyObject* truth = nullptr;                                          // the type of masks
 };
 inline Torch torch;
 
@@ -78,15 +80,22 @@ struct TensorRows {
   explicit operator bool() const { return rows > 0; }
 
   explicit TensorRows(PyObject* t) {
-    if (!is_plain(t) || !find_storage(t) || !attribute_is(t, names().is_cpu, Py_True)) return;
-    if (!method_is(t, names().is_contiguous, Py_True) || !method_is(t, names().is_neg, Py_False)) return;
+    if (!is_plain(t) || !find_storage(t) || !method_is(t, names().is_neg, Py_False)) return;
+    find_rows(t);
+  }
+
+  bool same(const TensorRows& other) const { return storage == other.storage && rows == other.rows && K == other.K; }
+
+ protected:
+  TensorRows() = default;
+
+  void find_rows(PyObject* t) {
+    if (!attribute_is(t, names().is_cpu, Py_True) || !method_is(t, names().is_contiguous, Py_True)) return;
     const int64_t entries = find_sizes(t);
     // 0 is where torch keeps zeros that it never wrote.
     at = entries ? uintptr_t(number(Owned(PyObject_CallMethodNoArgs(t, torch.address)), 0)) : 0;
     rows = at ? entries / K : 0;
   }
-
-  bool same(const TensorRows& other) const { return storage == other.storage && rows == other.rows && K == other.K; }
 
  private:
   bool find_storage(PyObject* t) {
@@ -104,6 +113,24 @@ struct TensorRows {
     for (Py_ssize_t i = 0; i < axes; ++i) entries *= K = PyLong_AsLongLong(PyTuple_GET_ITEM(shape.get(), i));
     return axes ? entries : 0;
   }
+};
+
+// The mask of such rows, which is known to broadcast with them: one for each, or one for all. It does not fit if it is another.
+class TensorMask : TensorRows {
+ public:
+  TensorMask(PyObject* t, const TensorRows& x) : none_(t == Py_None) {
+    if (none_ || !is_plain(t) || !attribute_is(t, names().dtype, torch.truth)) return;
+    find_rows(t);
+    fits_ = rows && K == x.K && (rows == x.rows || rows == 1);
+    if (fits_ && rows < x.rows) offsets_.resize(size_t(x.rows));
+  }
+  bool fits() const { return none_ || fits_; }
+  uintptr_t bytes() const { return at; }
+  uintptr_t offsets() const { return offsets_.empty() ? 0 : reinterpret_cast<uintptr_t>(offsets_.data()); }
+
+ private:
+  bool none_, fits_ = false;
+  std::vector<int64_t> offsets_;
 };
 
 // A new tensor, and where to write it.

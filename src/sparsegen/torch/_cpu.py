@@ -110,8 +110,8 @@ def _per_row(radius: Tensor, lead: tuple[int, ...]) -> tuple[Tensor, bool]:
 
 def project(x: Tensor, radius: Tensor | float, dim: int, mask: Tensor | None) -> Tensor:
     """Project rows along `dim` (negative) of a CPU tensor."""
-    if dim == -1 and mask is None and type(radius) is float:
-        p = _core.tensor_map(x, _LINEAR, radius, 1.0, False)
+    if dim == -1 and type(radius) is float:
+        p = _core.tensor_map(x, _LINEAR, radius, 1.0, False, mask)
         if p is not None:
             return p
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -158,8 +158,8 @@ def map_rows(
     x: Tensor, m: Map, radius: Control, second: Control, dim: int, mask: Tensor | None, keep: bool
 ) -> tuple[Tensor, Tensor | None]:
     """Probabilities of a map; `second` is temperature or alpha. To `keep`, also what the way back needs of each row."""
-    if dim == -1 and mask is None and type(radius) is type(second) is float:
-        quickly = _core.tensor_map(x, m.kind, radius, second, keep)
+    if dim == -1 and type(radius) is type(second) is float:
+        quickly = _core.tensor_map(x, m.kind, radius, second, keep, mask)
         if quickly is not None:
             return quickly if keep else (quickly, None)
     p = torch.empty_like(x, memory_format=torch.contiguous_format)
@@ -184,8 +184,8 @@ def map_vjp(
     dim: int, mask: Tensor | None, want: tuple[bool, bool],
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:  # fmt: skip
     """Gradients of scores and, if wanted, of both controls of each row (float64); `found` is what each row kept."""
-    if dim == -1 and mask is None and type(radius) is type(second) is float:
-        quickly = _core.tensor_map_vjp(z, p, v, m.kind, radius, second, found, *want)
+    if dim == -1 and type(radius) is type(second) is float:
+        quickly = _core.tensor_map_vjp(z, p, v, m.kind, radius, second, found, *want, mask)
         if quickly is not None:
             return quickly
     p, v = settled(p.contiguous()), settled(v.to(p.dtype).contiguous())

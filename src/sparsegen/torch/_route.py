@@ -37,6 +37,7 @@ _core.know_torch({
     "wide": functools.partial(torch.empty, dtype=torch.float64), "threads": torch.get_num_threads,
     "modes": _dispatch_modes, "tracing": _is_tracing, "functorch": _in_functorch, "records": torch.is_grad_enabled,
     "levels": vars(forward_ad), "level": "_current_level", "address": _cpu.address.__name__,
+    "truth": torch.bool,
 })  # fmt: skip
 
 # The engines of other devices than the CPU, imported when the first tensor of theirs arrives ("cuda" is ROCm's name
