@@ -173,10 +173,10 @@ def lead_of(found: Found, line: Found) -> str:
 
 def direction_table(found: Found, corpus: str) -> str:
     """BLEU of each row both years, how far it is ahead of softmax, what it attends to, and the paper's."""
-    if corpus not in found["config"]["corpora"]:
-        return "(not yet run)"
-    first, second = (of_corpus(found, corpus, test) for test in TESTS)
     heads = ["attention (control)", "2016", "ahead of softmax", "2017", "ahead of softmax", "attends to", "paper"]
+    if corpus not in found["config"]["corpora"]:
+        return table(heads, [["not yet run", *[""] * (len(heads) - 1)]])
+    first, second = (of_corpus(found, corpus, test) for test in TESTS)
     lines = []
     for name, row in first.items():
         years = [year[name] for year in (first, second)]

@@ -26,14 +26,15 @@ def _leads(result: Result, rows: Iterable[str], bases: Iterable[str], corpora: s
     ]  # fmt: skip
 
 
-def _said(result: Result, leads: Iterable[Lead]) -> str:
+def _said(result: Result, leads: list[Lead]) -> str:
     """The comparisons in words, and how many seeds they are from."""
     texts = [
         f"{lead['corpus']} {lead['test']}: {lead['row']} {lead['lead']:+.2f} "
         f"({lead['low']:+.2f} to {lead['high']:+.2f}) against {lead['base']}"
         for lead in leads
     ]
-    seeds = max(len(line["seeds"]) for line in result.summary["table"])
+    corpora = {lead["corpus"] for lead in leads}
+    seeds = min(len(line["seeds"]) for line in result.summary["table"] if line["corpus"] in corpora)
     return f"{'; '.join(texts)}; {'one seed' if seeds == 1 else f'{seeds} seeds'}"
 
 
@@ -85,7 +86,7 @@ def _columns(row: dict[str, Any]) -> float | None:
 
 def _sparser(result: Result) -> Iterable[Entry | None]:
     yield _falls(result, "Larger lam leads to sparser attention", SOURCE, lambda row: row.get("support"))
-    yield _falls(result, "Increasing lam leads to crisper heatmaps: fewer columns a line", SOURCE, _columns)
+    yield _falls(result, "Increasing lam leads to crisper heatmaps: fewer columns per line", SOURCE, _columns)
 
 
 def _generalises(result: Result) -> Entry | None:
