@@ -207,7 +207,7 @@ inline Vec<T> splat(T value) {
   return value - Vec<T>{};
 }
 
-// Where an entry of `a` is NaN the result is that of `b`; where one of `b` is, either.
+// Where either is NaN the result is `b`, as x86 has it, so that NaN of `b` stays. (ARM's own maximum of numbers would lose it.)
 inline Vec<float> vmax(Vec<float> a, Vec<float> b) {
 #if defined(__AVX512F__)
   return (Vec<float>)_mm512_max_ps((__m512)a, (__m512)b);
@@ -215,8 +215,6 @@ inline Vec<float> vmax(Vec<float> a, Vec<float> b) {
   return (Vec<float>)_mm256_max_ps((__m256)a, (__m256)b);
 #elif defined(__SSE2__)
   return (Vec<float>)_mm_max_ps((__m128)a, (__m128)b);
-#elif defined(SPARSEGEN_NEON)
-  return (Vec<float>)vmaxnmq_f32((float32x4_t)a, (float32x4_t)b);
 #else
   return a > b ? a : b;
 #endif
@@ -229,8 +227,6 @@ inline Vec<double> vmax(Vec<double> a, Vec<double> b) {
   return (Vec<double>)_mm256_max_pd((__m256d)a, (__m256d)b);
 #elif defined(__SSE2__)
   return (Vec<double>)_mm_max_pd((__m128d)a, (__m128d)b);
-#elif defined(SPARSEGEN_NEON)
-  return (Vec<double>)vmaxnmq_f64((float64x2_t)a, (float64x2_t)b);
 #else
   return a > b ? a : b;
 #endif
@@ -251,8 +247,6 @@ inline Vec<float> vmin(Vec<float> a, Vec<float> b) {
   return (Vec<float>)_mm256_min_ps((__m256)a, (__m256)b);
 #elif defined(__SSE2__)
   return (Vec<float>)_mm_min_ps((__m128)a, (__m128)b);
-#elif defined(SPARSEGEN_NEON)
-  return (Vec<float>)vminnmq_f32((float32x4_t)a, (float32x4_t)b);
 #else
   return a < b ? a : b;
 #endif
@@ -265,8 +259,6 @@ inline Vec<double> vmin(Vec<double> a, Vec<double> b) {
   return (Vec<double>)_mm256_min_pd((__m256d)a, (__m256d)b);
 #elif defined(__SSE2__)
   return (Vec<double>)_mm_min_pd((__m128d)a, (__m128d)b);
-#elif defined(SPARSEGEN_NEON)
-  return (Vec<double>)vminnmq_f64((float64x2_t)a, (float64x2_t)b);
 #else
   return a < b ? a : b;
 #endif
