@@ -11,13 +11,10 @@ struct Look {
   Vec<T> top, sum, squares;
 };
 
-// Which pass it is.
-enum class Turn { first, second, later };
-
-// The passes that every group makes. Each asks for a quarter of the memory of the group that comes next, to read and to write:
-// a core waits for so few lines of memory at a time that asking for all of them in one pass would stall it. See
-// docs/decisions/0026.
-enum class Asking : int { look = 0, first = 1, second = 2, write = 3 };
+// Which pass it is. Each of the first four, which every group makes, asks for a quarter of the memory of the group that comes
+// next, to read and to write: a core waits for so few lines of memory at a time that asking for all of them in one pass would
+// stall it. See docs/decisions/0026.
+enum class Turn : int { look = 0, first = 1, second = 2, write = 3, later };
 inline constexpr int kAskings = 4;
 
 // What a pass over tau finds: the excess over it, the number of entries above it.
@@ -70,7 +67,7 @@ class ByRow {
     const T* from[W];
     for (int i = 0; i < W; ++i) from[i] = heads[i < n_ ? i : 0];
     for (int i = 0; i < n_; ++i) {
-      ask_for_next(Asking::look, i);
+      ask_for_next(Turn::look, i);
       if (hidden && hide_.x) {
         const Hiding row{hide_.x[i], hide_.mask[i], const_cast<T*>(rows_[i])};  // rows_[i] is its slot
         look_at<hidden>(shape, row, heads[i], sum_[i], squares_[i], count_[i]);
@@ -124,7 +121,7 @@ class ByRow {
       const T* x = rows_[i];
       // A row that is written over itself must be right the first time.
       if (x == dst[i] && !(sure >> i & 1) && T(count_of(x, recipe, i)) != recipe.count[i]) continue;
-      ask_for_next(Asking::write, i);
+      ask_for_next(Turn::write, i);
       count[i] = write_row<stream>(shape, x, recipe, i, dst[i]);
     }
     return sure | lane_bits<T>(fold_counts<T>(count) == load(recipe.count));
@@ -138,13 +135,14 @@ class ByRow {
   };
 
   // The i-th of W equal parts of a pass's share.
-  void ask_for_next(Asking pass, int i) const {
+  void ask_for_next(Turn pass, int i) const {
     if (n_ < W) return;  // the last group
-    const int at = int(pass) * W + i, row = at / kAskings, part = at % kAskings;
+    const int at = int(pass) * W + i;
     const int64_t K = shape_.K;
-    each_line(next_.x ? next_.x + row * next_.step : rows_[row] + W * K, K, part, kAskings, prefetch_far);
-    if (hide_.x) each_line(hide_.mask[row] + W * K, K, part, kAskings, prefetch_far);
-    if (written_) each_line(written_[row] + W * K, K, part, kAskings, prefetch_far_to_write);
+    if (next_.x) each_line(next_.x + at / kAskings * next_.step, K, at % kAskings, kAskings, prefetch_far);
+    else each_line(rows_, W * K, K, at, kAskings, prefetch_far);
+    if (hide_.x) each_line(hide_.mask, W * K, K, at, kAskings, prefetch_far);
+    if (written_) each_line(written_, W * K, K, at, kAskings, prefetch_far_to_write);
   }
 
   // A place in a row with a mask, which is read by bringing it to its slot.
@@ -203,7 +201,7 @@ class ByRow {
     for (int i = 0; i < n_; ++i) {
       if (!(rows >> i & 1)) continue;
       const Vec<T> t = splat(at[i]);
-      if (turn != Turn::later) ask_for_next(first ? Asking::first : Asking::second, i);
+      if (turn != Turn::later) ask_for_next(turn, i);
       Vec<T> sum{}, s0{}, s1{}, s2{}, s3{};
       Mask<T> n0{}, n1{};
       const T *x = rows_[i], *const end = x + shape.whole, *const last = x + shape.K - W, *const stop = x + shape.steps;
@@ -303,7 +301,7 @@ class ByLane {
   // `ahead` rows on are those that come next, in the scores and in the result `written`.
   ByLane(const T* const* rows, int n, int64_t K, T* lanes, int ahead, T* const* written)
       : next_(rows[0] + ahead * K), written_(written[0] + ahead * K), K_(K), lanes_(lanes) {
-    ask_for_next(Asking::look);
+    ask_for_next(Turn::look);
     const T* all[W];
     for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0];
     to_lanes(n < W ? all : rows, K, lanes);
@@ -336,7 +334,7 @@ class ByLane {
   Look<T> look_again(unsigned, Vec<T>& size) { return look<true>(size); }
 
   Vec<T> start(Vec<T> r, Vec<T> spread, Vec<T> guess) const {
-    ask_for_next(Asking::first);
+    ask_for_next(Turn::first);
     if constexpr (kHeads == 0) return guess;
     else return start_from<kHeads, T>(heads_, r, spread, guess);
   }
@@ -346,7 +344,7 @@ class ByLane {
   }
 
   Above<T> above(Vec<T> tau, unsigned, Turn turn) const {
-    if (turn == Turn::second) ask_for_next(Asking::second);
+    if (turn == Turn::second) ask_for_next(Turn::second);
     Vec<T> sum{};
     Mask<T> n0{}, n1{};
     const T *x = lanes_, *const end = x + K_ * W;
@@ -379,7 +377,7 @@ class ByLane {
   unsigned write(unsigned rows, unsigned sure, const Recipe<T>& recipe, T* const* dst) const {
     const Vec<T> tau = load(recipe.tau), rest = load(recipe.rest), error = -load(recipe.error), scale = -load(recipe.scale);
     const T* const lanes = lanes_;
-    ask_for_next(Asking::write);
+    ask_for_next(Turn::write);
     const auto probability = [=](int64_t at, auto&& count) {
       const Vec<T> d = (tau - load(lanes + at)) + rest;
       const Mask<T> on = d < error;
@@ -401,7 +399,7 @@ class ByLane {
   static constexpr int kHeads = kVectorBytes < 64 ? 0 : 8;  // fewer registers have no room for so many maxima
   static constexpr int64_t kNear = 2560;  // bytes; more, with their lanes and what comes next, crowd the first cache
 
-  void ask_for_next(Asking pass) const {
+  void ask_for_next(Turn pass) const {
     const auto ask = [&](const T* memory, auto hint) { each_line(memory, W * K_, int(pass), kAskings, hint); };
     if (W * K_ * int(sizeof(T)) > kNear) ask(next_, prefetch_far), ask(written_, prefetch_far_to_write);
     else ask(next_, prefetch), ask(written_, prefetch_to_write);

@@ -71,6 +71,12 @@ inline void each_line(const T* x, int64_t n, int part, int parts, F&& hint) {
   for (const char* const end = at + bytes; at < end; at += 64) hint(at);
 }
 
+// The same of rows `ahead` entries on, each in `parts` parts, which are counted through.
+template <class T, class F>
+inline void each_line(const T* const* rows, int64_t ahead, int64_t K, int at, int parts, F&& hint) {
+  each_line(rows[at / parts] + ahead, K, at % parts, parts, hint);
+}
+
 template <class T>
 inline Vec<T> load(const T* x) {
   Vec<T> v;

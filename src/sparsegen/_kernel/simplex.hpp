@@ -312,7 +312,7 @@ template <class T>
 struct Masked {
   const T* const* x = nullptr;  // null: the rows are where they are looked for
   const uint8_t* const* mask = nullptr;
-  Masked from(int i) const { return {x ? x + i : nullptr, mask + i}; }
+  Masked from(int i) const { return x ? Masked{x + i, mask + i} : Masked{}; }
 };
 
 template <class T>

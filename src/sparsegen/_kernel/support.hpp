@@ -96,8 +96,8 @@ inline void vjp_chosen(const uint32_t* words, const T* const* v, int n, int64_t 
   std::fill_n(size, W, T(1));
   const bool near = W * K * int64_t(sizeof(T)) <= kNearGroup;
   const auto ask = [=](int at) {
-    if (near) each_line(v[at / 2] + next, K, at % 2, 2, prefetch);
-    else each_line(v[at / 2] + next, K, at % 2, 2, prefetch_far);
+    if (near) each_line(v, next, K, at, 2, prefetch);
+    else each_line(v, next, K, at, 2, prefetch_far);
   };
   for (int i = 0; i < n; ++i) {
     const T* const from = v[i];

@@ -56,11 +56,11 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
   const Vec<T> zero{};
   Vec<T> sum[W], wp[W];
   Mask<T> count[W];
-  // Half of what comes next in each pass: see Asking in layouts.hpp.
+  // Half of what comes next in each pass: see Turn in layouts.hpp.
   const auto ask = [=](int pass, int i) {
     const int at = pass * n + i;
     if (K < 2 * W) return;
-    each_line(ps[at / 2] + next, K, at % 2, 2, prefetch), each_line(vs[at / 2] + next, K, at % 2, 2, prefetch);
+    each_line(ps, next, K, at, 2, prefetch), each_line(vs, next, K, at, 2, prefetch);
   };
   for (int i = n; i < W; ++i) sum[i] = wp[i] = zero, count[i] = Mask<T>{};
   for (int i = 0; i < n; ++i) {

@@ -343,6 +343,15 @@ def test_what_is_said_of_one_direction_is_judged_there():
     assert next(entry for entry in ahead if "English to French" in entry.claim).verdict == NOT
 
 
+def test_what_is_said_counts_the_seeds_of_the_corpora_compared():
+    result = made({"a": AHEAD}, FALLING)
+    for line in result.summary["table"]:
+        line["seeds"] = [0]
+    other = made({"b": AHEAD}, corpus="multi30k-de-en").summary["table"]
+    result.summary["table"].extend(other)  # of three seeds, and of no comparison
+    assert ledger(result)[0].measured.endswith("; one seed")
+
+
 @pytest.mark.parametrize(
     ("own", "other", "expected"),
     [(AHEAD, AHEAD, [HOLDS, HOLDS, HOLDS]), (AHEAD, scores(3, 3, 2, 1), [NOT, NOT, NOT])],
