@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import math
+import pickle
 import sys
+from copy import deepcopy
 
 import pytest
 import torch
@@ -11,7 +14,7 @@ import torch
 import sparsegen.torch as sgt
 from sparsegen import _core
 from sparsegen._table.maps import MAPS
-from sparsegen.torch import _cpu
+from sparsegen.torch import _cpu, _mapping, maps
 from test_torch_cases import NAMES, controls, scores, torch_map
 
 DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
@@ -19,8 +22,9 @@ DTYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16)
 
 def at_length(monkeypatch):
     """No answer to any question."""
-    for name in ("quick_map", "tensor_map", "tensor_map_vjp", "tensor_number"):
-        monkeypatch.setattr(_core, name, lambda *_: None)
+    asked = [(_core, "tensor_map"), (_core, "tensor_map_vjp"), (_core, "tensor_number")]
+    for module, name in [*asked, (maps, "quick"), (_mapping, "quick"), (_mapping, "quick_module")]:
+        monkeypatch.setattr(module, name, lambda *_: None)
 
 
 def both(f, monkeypatch):
@@ -130,11 +134,14 @@ def test_nothing_is_answered_while_torch_watches():
 
 def test_no_reference_is_kept_or_lost():
     z, kind, unusual = torch.rand(2, 5), MAPS["sparsegen_exp"].kind, torch.rand(5, 2).t()
-    known = (z, unusual, torch.float32, torch.float64, torch.Size, torch.empty_like)
-    one = torch.tensor(0.5)
+    one, module = torch.tensor(0.5), sgt.Sparsegen(0.5, learnable=True)
+    parts = (module, module.theta, module.__dict__, module._plan, sgt.Sparsegen.forward)
+    known = (z, unusual, torch.float32, torch.float64, torch.Size, torch.empty_like, *parts)
 
+    @torch.no_grad()
     def calls(n):
         for _ in range(n):
+            _core.quick_module(module, z), _core.quick_module(module, unusual)
             p, found = _core.tensor_map(z, kind, 0.5, 1.0, True, None)
             _core.tensor_map_vjp(z, p, z, kind, 0.5, 1.0, found, True, True, None)
             _core.quick_map(unusual, kind, 0.5, 1.0)
@@ -149,6 +156,113 @@ def test_no_reference_is_kept_or_lost():
     calls(1000)
     assert [sys.getrefcount(t) for t in known] == before
     assert alive() == tensors
+
+
+def all_modules():
+    """One of each, fixed and learnable, and copies of them by every way torch's users have."""
+    fixed = [sgt.Sparsemax(), sgt.Hardmax(), sgt.Entmax15(), sgt.SumNormalizationPlus(), sgt.SparsegenSoftmax(0.1, 0.5)]
+    both = [
+        (sgt.Softmax, (0.7,)), (sgt.Sparsecone, (1.0,)), (sgt.Sparsehourglass, (0.5,)), (sgt.SumNormalization, (0.2,)),
+        (sgt.SphericalSoftmax, (0.2,)), (sgt.SparsegenSoftmax, (0.1, 2.0)), (sgt.Entmax, (1.3,)),
+        *((sgt.Sparsegen, (0.1, transform)) for transform in ("lin", "exp", "sq", "log")),
+    ]  # fmt: skip
+    made = [*fixed, *(make(*given, learnable=learnable) for make, given in both for learnable in (False, True))]
+    return [
+        copy for m in made for copy in (m, deepcopy(m), pickle.loads(pickle.dumps(m)), deepcopy(m).double(), m.eval())
+    ]
+
+
+@torch.no_grad()
+def test_every_module_is_called_by_the_kernel_and_gives_the_bits_of_its_forward():
+    z = torch.rand(3, 7, generator=torch.Generator().manual_seed(0)) + 0.1
+    for module in all_modules():
+        quick = _core.quick_module(module, z)
+        assert quick is not None, module
+        assert torch.equal(quick, module.forward(z)), module
+        assert torch.equal(module(z), quick), module
+
+
+@torch.no_grad()
+def test_a_module_that_was_set_anew_is_called_as_it_is_now():
+    z = torch.rand(3, 7, generator=torch.Generator().manual_seed(0)) + 0.1
+    dial, heat, learned = sgt.Sparsegen(0.1), sgt.SparsegenSoftmax(0.3), sgt.Entmax(1.3, learnable=True)
+    dial.lam, heat.temperature, learned.alpha = 0.5, 0.25, 1.75
+    assert torch.equal(dial(z), sgt.sparsegen_lin(z, lam=0.5))
+    assert torch.equal(heat(z), sgt.sparsegen_softmax(z, lam=0.3, temperature=0.25))
+    torch.testing.assert_close(learned(z), sgt.entmax(z, alpha=1.75), rtol=1e-5, atol=1e-7)
+    dial.transform = "exp"
+    assert torch.equal(dial(z), sgt.sparsegen_exp(z, lam=0.5))
+    dial.transform, dial.dim = "lin", 0
+    assert torch.equal(dial(z), sgt.sparsegen_lin(z, lam=0.5, dim=0))
+    learned.theta.fill_(torch.nan)
+    assert learned(z).isnan().all()
+    learned.theta.fill_(1e9)  # kept where alpha is 2
+    torch.testing.assert_close(learned(z), sgt.sparsemax(z))
+
+
+class Doubled(sgt.Sparsemax):
+    def forward(self, scores, mask=None):
+        return 2 * super().forward(scores, mask)
+
+
+@torch.no_grad()
+def test_a_module_that_does_more_than_its_map_is_left_to_torch():
+    z, seen = torch.rand(3, 7), []
+
+    def hook(module, *_):
+        seen.append(type(module))
+
+    for register in ("register_forward_hook", "register_forward_pre_hook", "register_full_backward_hook"):
+        module = sgt.Sparsegen(0.5, learnable=True)
+        handle = getattr(module, register)(hook)
+        assert _core.quick_module(module, z) is None, register
+        handle.remove()
+        assert _core.quick_module(module, z) is not None, register
+    handle = torch.nn.modules.module.register_module_forward_hook(hook)
+    sgt.Sparsemax()(z)
+    handle.remove()
+    assert seen == [sgt.Sparsemax]
+    torch.testing.assert_close(Doubled()(z), 2 * sgt.sparsemax(z))
+    patched = sgt.Sparsemax()
+    patched.forward = lambda scores, mask=None: scores + 1  # type: ignore[method-assign]
+    assert torch.equal(patched(z), z + 1)
+    compiled = sgt.Sparsemax()
+    compiled.compile(backend=lambda graph, _: seen.append(graph) or graph.forward)
+    assert torch.equal(compiled(z), sgt.sparsemax(z))
+    assert len(seen) == 2
+
+
+def test_a_module_whose_gradients_are_asked_for_gets_no_quick_answer():
+    z, module = torch.rand(3, 7), sgt.Sparsegen(0.5, learnable=True)
+    assert _core.quick_module(module, z) is None
+    assert module(z).requires_grad
+    module.requires_grad_(False)
+    assert _core.quick_module(module, z) is not None
+    assert _core.quick_module(module, z.requires_grad_()) is None
+    with torch.no_grad():
+        assert _core.quick_module(module, z) is not None
+
+
+@torch.no_grad()
+def test_an_unusual_control_gets_no_quick_answer():
+    z = torch.rand(3, 7)
+    heads, half, moved, gone = (sgt.Sparsegen(0.5, learnable=True) for _ in range(4))
+    heads.theta = torch.nn.Parameter(torch.zeros(3))
+    moved = moved.to("meta")
+    gone.theta = torch.nn.Parameter(torch._neg_view(torch.tensor(1.0)))
+    for module in (heads, half.half(), moved, gone, sgt.Sparsegen(0.5, torch.abs), sgt.Sparsemax(dim=0)):
+        assert _core.quick_module(module, z) is None, module
+    torch.testing.assert_close(gone(z), sgt.sparsegen_lin(z, lam=1 - math.exp(-1)))
+    for what in (None, z.tolist(), z.to_sparse(), z.t()):
+        assert _core.quick_module(sgt.Sparsemax(), what) is None
+    assert torch.equal(torch.func.functional_call(heads, {"theta": torch.zeros(())}, (z,)), sgt.sparsemax(z))
+
+
+def test_a_module_under_transforms_and_tracers_is_seen_by_them():
+    z, module = torch.rand(3, 7), sgt.Sparsegen(0.5)
+    assert torch.equal(torch.func.vmap(module)(z), module(z))
+    whole = torch.compile(lambda x: module(2 * x), backend="eager", fullgraph=True)
+    assert torch.equal(whole(z), module(2 * z))
 
 
 MASKS = {

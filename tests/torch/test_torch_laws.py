@@ -7,9 +7,8 @@ import pytest
 import torch
 
 from laws import LAWS, inside
-from sparsegen import _core
 from sparsegen._table.maps import MAPS
-from sparsegen.torch import _cpu, _plain, _route
+from sparsegen.torch import _cpu, _plain, _route, maps
 from test_torch_cases import NAMES, controls, torch_map
 
 
@@ -43,7 +42,7 @@ def _control_tensors(name, z, mask, given):
 
 def _as_on_other_devices(monkeypatch, project):
     monkeypatch.setattr(_route, "bare", lambda: False)
-    monkeypatch.setattr(_core, "quick_map", lambda *_: None)
+    monkeypatch.setattr(maps, "quick", lambda *_: None)
     monkeypatch.setattr(_cpu, "project", project)
 
 

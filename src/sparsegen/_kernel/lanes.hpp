@@ -7,6 +7,17 @@
 
 namespace sparsegen::SPARSEGEN_ISA {
 
+// A row alone in all lanes, and the other way.
+template <class T>
+inline void to_all_lanes(const T* row, int64_t K, T* lanes) {
+  for (int64_t k = 0; k < K; ++k) store(lanes + k * kWidth<T>, splat(row[k]));
+}
+
+template <class T, class F>
+inline void from_first_lane(int64_t K, T* row, F&& f) {
+  for (int64_t k = 0; k < K; ++k) row[k] = f(k * kWidth<T>, true)[0];
+}
+
 // Both ways, between rows and lanes, are written for tiles and for AVX-512's strips: in one form for both GCC makes 256-bit code
 // of it that takes 1.1 to 1.3 times as long.
 #if defined(__AVX512F__)
@@ -41,6 +52,7 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
 template <class T, class F>
 inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f) {
   constexpr int W = kWidth<T>, B = kStrip<T>;
+  if (wanted == 1) return from_first_lane<T>(K, rows[0], f);
   const bool all = wanted == (1u << W) - 1;
   const auto put_rows = [&](const auto& strip, int64_t from) {
     if (all)
@@ -97,6 +109,7 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
 template <class T, class F>
 inline void from_lanes(int64_t K, T* const* rows, unsigned wanted, F&& f) {
   constexpr int W = kWidth<T>, B = kTile<T>;
+  if (wanted == 1) return from_first_lane<T>(K, rows[0], f);
   const bool all = wanted == (1u << W) - 1;
   const auto put_tile = [&](const auto& tile, int64_t from) {
     if (all)

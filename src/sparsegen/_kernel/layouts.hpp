@@ -300,8 +300,12 @@ class ByLane {
 
   // `ahead` rows on are those that come next, in the scores and in the result `written`.
   ByLane(const T* const* rows, int n, int64_t K, T* lanes, int ahead, T* const* written)
-      : next_(rows[0] + ahead * K), written_(written[0] + ahead * K), K_(K), lanes_(lanes) {
+      : next_(rows[0] + ahead * K), written_(written[0] + ahead * K), K_(K), lanes_(lanes), last_(n < W) {
     ask_for_next(Turn::look);
+    if (n == 1) {
+      to_all_lanes(rows[0], K, lanes);
+      return;
+    }
     const T* all[W];
     for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0];
     to_lanes(n < W ? all : rows, K, lanes);
@@ -400,6 +404,7 @@ class ByLane {
   static constexpr int64_t kNear = 2560;  // bytes; more, with their lanes and what comes next, crowd the first cache
 
   void ask_for_next(Turn pass) const {
+    if (last_) return;  // of a call
     const auto ask = [&](const T* memory, auto hint) { each_line(memory, W * K_, int(pass), kAskings, hint); };
     if (W * K_ * int(sizeof(T)) > kNear) ask(next_, prefetch_far), ask(written_, prefetch_far_to_write);
     else ask(next_, prefetch), ask(written_, prefetch_to_write);
@@ -408,6 +413,7 @@ class ByLane {
   const T *next_, *written_;
   int64_t K_;
   T* lanes_;
+  bool last_;
   Vec<T> heads_[std::max(1, kHeads)];
 };
 

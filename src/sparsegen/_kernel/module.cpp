@@ -14,6 +14,7 @@
 #endif
 
 #include "job.hpp"
+#include "modules.hpp"
 #include "tensors.hpp"
 #include "threads.hpp"
 
@@ -225,12 +226,44 @@ static nb::object tensor_map(nb::handle x, int kind, double radius, double secon
               : nb::steal(p.tensor.release());
 }
 
-// The same of a tensor nobody asks gradients of, while torch does nothing but compute.
-static nb::object quick_map(nb::handle x, int kind, double radius, double second) {
-  if (!is_plain(x.ptr()) || !idle()) return unanswered();
-  const Owned asked(PyObject_GetAttr(x.ptr(), names().requires_grad));
-  const bool free = asked.is(Py_False) || (asked.is(Py_True) && function_is(torch.records, Py_False));
-  return free ? tensor_map(x, kind, radius, second, false, nb::none()) : unanswered();
+// The same of a tensor nobody asks gradients of, while torch does nothing but compute: (x, kind, radius, second).
+static nb::object quick_map(PyObject* const* given) {
+  PyObject* const x = given[0];
+  if (!is_plain(x) || !idle() || (!attribute_is(x, names().requires_grad, Py_False) && is_recording())) return unanswered();
+  const double kind = PyFloat_AsDouble(given[1]), radius = PyFloat_AsDouble(given[2]), second = PyFloat_AsDouble(given[3]);
+  return PyErr_Occurred() ? unanswered() : tensor_map(x, int(kind), radius, second, false, Py_None);
+}
+
+// The same of one of our modules, in the place of torch's way through it: (module, x).
+static nb::object quick_module(PyObject* const* given) {
+  PyObject *const module = given[0], *const x = given[1];
+  if (!is_plain(x) || !idle()) return unanswered();
+  const Owned state(PyObject_GenericGetDict(module, nullptr));
+  if (!state) return unanswered();
+  const bool records = is_recording();
+  const Plan plan = plan_of(module, state.get(), records);
+  if (!plan || (records && is_asked(x))) return unanswered();
+  return tensor_map(x, plan.kind, plan.told[0], plan.told[1], false, Py_None);
+}
+
+// Functions of Python's own kind: a call costs less than through nanobind, and torch.compile can be told what they stand for.
+template <nb::object (*f)(PyObject* const*), Py_ssize_t n>
+static PyObject* called(PyObject*, PyObject* const* given, Py_ssize_t count) {
+  try {
+    if (count == n) return f(given).release().ptr();
+    return PyErr_Format(PyExc_TypeError, "%zd arguments are needed, got %zd", n, count);
+  } catch (nb::python_error& error) {
+    error.restore();
+  } catch (const std::exception& error) {
+    PyErr_SetString(PyExc_RuntimeError, error.what());
+  }
+  return nullptr;
+}
+
+template <nb::object (*f)(PyObject* const*), Py_ssize_t n>
+static void define(nb::module_& m, const char* name) {
+  static PyMethodDef method{name, reinterpret_cast<PyCFunction>(reinterpret_cast<void (*)()>(&called<f, n>)), METH_FASTCALL, nullptr};
+  m.attr(name) = nb::steal(PyCFunction_NewEx(&method, nullptr, nb::object(m.attr("__name__")).ptr()));
 }
 
 // Gradients of a map of tensors: of scores, of the radius' control and of temperature or alpha of each row, where they are
@@ -273,7 +306,10 @@ static void know_torch(nb::dict given) {
   const auto keep = [&](const char* name) { return nb::object(given[name]).release().ptr(); };
   torch = {keep("tensor"), keep("parameter"), keep("storages"), keep("empty_like"), keep("wide"), keep("threads"),
            keep("modes"), keep("tracing"), keep("functorch"), keep("levels"), keep("records"), keep("level"),
-           keep("address"), keep("truth")};
+           keep("address"), keep("truth"), keep("deferred"), nullptr, keep("hooks")};
+  const nb::object exchange = given["exchange"];
+  if (!exchange.is_none()) torch.exchange = static_cast<const Exchange*>(PyCapsule_GetPointer(exchange.ptr(), "dlpack_exchange_api"));
+  if (PyErr_Occurred()) throw nb::python_error();
 }
 
 static void row_means(uintptr_t x, int storage, int64_t outer, int64_t K, int64_t inner, int64_t x_outer,
@@ -504,7 +540,9 @@ NB_MODULE(_core, m) {
   m.def("idle", [] { return idle() || (PyErr_Clear(), false); });
   m.def("tensor_number", &tensor_number, nb::arg().none());
   m.def("tensor_map", &tensor_map, nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
-  m.def("quick_map", &quick_map, nb::arg().none(), nb::arg(), nb::arg(), nb::arg());
+  define<quick_map, 4>(m, "quick_map");
+  define<quick_module, 2>(m, "quick_module");
+  m.def("know_forward", [](nb::object forward) { torch.forward = forward.release().ptr(); });
   m.def("tensor_map_vjp", &tensor_map_vjp, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
         nb::arg(), nb::arg(), nb::arg().none());
   m.def("row_means", &row_means);

@@ -1,6 +1,7 @@
 // Small calls on torch's tensors. To ask one for its type, sizes and address costs more than to map it, and from Python twice
-// as much as from here: so the questions are asked through Python's own interface, and nothing of torch is needed to build
-// this. Whatever is unusual is answered by None, and asked again, at length, by torch/_cpu.py.
+// as much as from here: so the questions are asked through Python's own interface, or all of them at once by DLPack's table of
+// functions where torch has one, and nothing of torch is needed to build this. Whatever is unusual is answered by None, and asked
+// again, at length, by torch/_cpu.py.
 #pragma once
 #include <Python.h>
 
@@ -29,6 +30,22 @@ class Owned {
   PyObject* object_;
 };
 
+// A tensor as DLPack shows it, and the functions by which a library does; both are laid out as the standard says (version 1).
+struct Shown {
+  char* data;
+  int32_t device, device_index, axes;
+  uint8_t code, bits;
+  uint16_t lanes;
+  int64_t *sizes, *strides;
+  uint64_t offset;
+};
+struct Exchange {
+  uint32_t major, minor;
+  const void* older;
+  void *make, *take, *give;
+  int (*show)(void* object, Shown* shown);  // may be null
+};
+
 // What torch/_route.py hands over once: torch's types and functions, of which none is looked up here. Kept for ever.
 struct Torch {
   PyObject *tensor = nullptr, *parameter = nullptr, *storages = nullptr;        // storages: a tuple of types, as Storage has them
@@ -36,6 +53,11 @@ struct Torch {
   PyObject *modes = nullptr, *tracing = nullptr, *functorch = nullptr, *levels = nullptr;  // levels: where forward mode counts
   PyObject *records = nullptr, *level = nullptr, *address = nullptr;  // level, address: names of an entry and a method
   PyObject* truth = nullptr;                                          // the type of masks
+  PyObject* deferred = nullptr;                                       // is a tensor a copy that was put off?
+  PyObject *forward = nullptr, *hooks = nullptr;  // of our modules, and of all modules: a tuple of dicts
+  const Exchange* exchange = nullptr;             // null where this torch has none
+
+  bool shows() const { return exchange && exchange->major == 1 && exchange->show; }
 };
 inline Torch torch;
 
@@ -44,7 +66,12 @@ struct Names {
   PyObject* operator()(const char* name) const { return PyUnicode_InternFromString(name); }
   PyObject *dtype = (*this)("dtype"), *shape = (*this)("shape"), *is_cpu = (*this)("is_cpu"), *is_neg = (*this)("is_neg"),
            *is_contiguous = (*this)("is_contiguous"), *contiguous = (*this)("contiguous"), *data_ptr = (*this)("data_ptr"),
-           *requires_grad = (*this)("requires_grad"), *dim = (*this)("dim"), *item = (*this)("item");
+           *requires_grad = (*this)("requires_grad"), *dim = (*this)("dim"), *item = (*this)("item"), *forward = (*this)("forward"),
+           *plan = (*this)("_plan"), *transform = (*this)("transform"), *parameters = (*this)("_parameters"),
+           *buffers = (*this)("_buffers"), *theta = (*this)("theta"), *control = (*this)("control"),
+           *compiled = (*this)("_compiled_call_impl");
+  PyObject* hooks[4] = {(*this)("_forward_hooks"), (*this)("_forward_pre_hooks"), (*this)("_backward_hooks"),
+                        (*this)("_backward_pre_hooks")};
 };
 inline const Names& names() {
   static const Names found;
@@ -68,8 +95,21 @@ inline bool idle() {
          function_is(torch.tracing, Py_False) && function_is(torch.functorch, Py_False);
 }
 
+// Does torch record what is done to tensors whose gradients are asked for?
+inline bool is_recording() { return !function_is(torch.records, Py_False); }
+
 inline bool is_plain(PyObject* t) {
   return Py_TYPE(t) == reinterpret_cast<PyTypeObject*>(torch.tensor) || Py_TYPE(t) == reinterpret_cast<PyTypeObject*>(torch.parameter);
+}
+
+inline constexpr int32_t kCpu = 1;  // DLPack's numbers for devices and kinds of numbers
+inline constexpr uint8_t kFloating = 2, kBfloat = 4;
+
+// The storage type of what is shown, or -1.
+inline int storage_of(const Shown& shown) {
+  if (shown.lanes != 1) return -1;
+  if (shown.code == kBfloat) return shown.bits == 16 ? 3 : -1;
+  return shown.code != kFloating ? -1 : shown.bits == 32 ? 0 : shown.bits == 64 ? 1 : shown.bits == 16 ? 2 : -1;
 }
 
 // Rows in one piece along the last axis of a plain tensor on the CPU; no rows for any other.
@@ -80,8 +120,9 @@ struct TensorRows {
   explicit operator bool() const { return rows > 0; }
 
   explicit TensorRows(PyObject* t) {
-    if (!is_plain(t) || !find_storage(t) || !method_is(t, names().is_neg, Py_False)) return;
-    find_rows(t);
+    if (!is_plain(t) || !method_is(t, names().is_neg, Py_False)) return;
+    if (torch.shows()) read(t);
+    else if (find_storage(t)) find_rows(t);
   }
 
   bool same(const TensorRows& other) const { return storage == other.storage && rows == other.rows && K == other.K; }
@@ -98,6 +139,20 @@ struct TensorRows {
   }
 
  private:
+  // All at once. To be shown a copy that was put off would make it.
+  void read(PyObject* t) {
+    Shown shown;
+    if (!Owned(PyObject_CallOneArg(torch.deferred, t)).is(Py_False) || torch.exchange->show(t, &shown) != 0) return;
+    storage = storage_of(shown);
+    if (shown.device != kCpu || storage < 0 || shown.axes < 1) return;
+    int64_t entries = 1;
+    for (int i = shown.axes - 1; i >= 0; entries *= shown.sizes[i--])
+      if (shown.strides && shown.sizes[i] != 1 && shown.strides[i] != entries) return;
+    K = shown.sizes[shown.axes - 1];
+    at = entries ? reinterpret_cast<uintptr_t>(shown.data) + shown.offset : 0;
+    rows = at ? entries / K : 0;
+  }
+
   bool find_storage(PyObject* t) {
     const Owned dtype(PyObject_GetAttr(t, names().dtype));
     for (int i = 0; i < 4; ++i)

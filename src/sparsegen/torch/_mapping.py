@@ -14,7 +14,7 @@ from sparsegen._table import checks
 from sparsegen._table.controls import CONTROLS, control_number
 from sparsegen._table.maps import Map
 from sparsegen.torch import _apply
-from sparsegen.torch._route import one_number, quick
+from sparsegen.torch._route import is_compiling, know_forward, one_number, quick, quick_module
 
 # How far theta may go: exp(theta), and division by its square, are finite, in float32 at least.
 _FAR, _FARTHER = (0.45 * math.log(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64))
@@ -68,6 +68,7 @@ class Mapping(nn.Module):
     control_name = ""
     temperature: Any = 1.0  # of maps that have one beside their dial
     given: Tensor | None = None  # its positive form when the module was made
+    _plan: tuple[Any, ...] | None = None  # how the kernel calls it by itself
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -92,6 +93,29 @@ class Mapping(nn.Module):
             self.theta = nn.Parameter(positive.log().to(device, torch.get_default_dtype()))
         else:
             self.register_buffer("control", positive.to(device, _wide(device), copy=True))
+        self._plan = self._planned()
+
+    def _planned(self) -> tuple[Any, ...] | None:
+        """How the kernel calls the map by itself (_kernel/modules.hpp); None where it has no row.
+
+        The transform it is for; the map; which number is the control (none, the first, the second); both numbers where
+        they are not; by how much the second differs from the form it is kept in; the reach of theta in float32 and 64.
+        """
+        row = self.row
+        if row is None:
+            return None
+        transform, radius = getattr(self, "transform", None), row.fixed.get("q", row.radius.fixed)
+        if not self.control_name:
+            return (transform, row.kind, 0, radius, row.fixed.get("alpha", 1.0), *(0.0,) * 5)
+        first, most = self.control_name in ("lam", "q"), CONTROLS[self.control_name].most
+        reach = (*_reach(torch.float32, most), *_reach(torch.float64, most))
+        second = self.temperature if first else 1.0
+        return (transform, row.kind, 1 if first else 2, 1.0, second, 0.0 if first else self._value(0.0), *reach)
+
+    def __call__(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Map the scores as :meth:`forward` does; hooks and whatever else torch does around it are seen to."""
+        p = None if mask is not None or is_compiling() else quick_module(self, scores)
+        return super().__call__(scores, mask) if p is None else p
 
     def kept(self) -> Tensor:
         return _exp(self.theta, CONTROLS[self.control_name].most) if self.learnable else self.control
@@ -138,7 +162,8 @@ class Mapping(nn.Module):
     def _by_number(self, scores: Tensor, mask: Tensor | None, row: Map, kept: float) -> Tensor:
         """The same in few calls, of one control that has no gradient."""
         radius, second = self._told(kept)
-        p = quick(scores, row, radius, second) if mask is None and self.dim == -1 else None
+        quickly = mask is None and self.dim == -1 and not is_compiling()
+        p = quick(scores, row.kind, radius, second) if quickly else None
         if p is not None:
             return p
         if self.control_name == "lam":  # by radius: near 1, lam has no digits left for 1 - lam
@@ -247,6 +272,8 @@ class Mapping(nn.Module):
         shown = f"{value.item():.4g}" if value.dim() == 0 else f"tensor{tuple(value.shape)}"
         return f"{name}={shown}"
 
+
+know_forward(Mapping.forward)
 
 INSIDE = "inside its range, not at a limit of it"
 

@@ -16,12 +16,12 @@ from typing import Any
 
 import torch
 import torch.autograd.forward_ad as forward_ad
+import torch.nn.modules.module as _modules
 from torch import Tensor
 from torch.compiler import is_compiling
 
 import sparsegen._core as _core
 from sparsegen._table.extras import advice
-from sparsegen._table.maps import Map
 from sparsegen.torch import _cpu, _plain
 
 # Asked in every call, so kept where one look finds them.
@@ -29,6 +29,7 @@ _dispatch_modes, _is_tracing = torch._C._len_torch_dispatch_stack, torch._C._is_
 _in_functorch, _is_batched = torch._C._are_functorch_transforms_active, torch._C._functorch.is_legacy_batchedtensor
 
 PLAIN_TYPES = (Tensor, torch.nn.Parameter)
+_HOOKS = ("forward", "forward_pre", "backward", "backward_pre")  # of all modules
 
 
 # What the kernel asks by itself in small calls: see _kernel/tensors.hpp.
@@ -37,8 +38,15 @@ _core.know_torch({
     "wide": functools.partial(torch.empty, dtype=torch.float64), "threads": torch.get_num_threads,
     "modes": _dispatch_modes, "tracing": _is_tracing, "functorch": _in_functorch, "records": torch.is_grad_enabled,
     "levels": vars(forward_ad), "level": "_current_level", "address": _cpu.address.__name__,
-    "truth": torch.bool,
+    "truth": torch.bool, "deferred": torch._C._is_cow_tensor,  # type: ignore[attr-defined]
+    "exchange": getattr(Tensor, "__dlpack_c_exchange_api__", None),
+    "hooks": tuple(getattr(_modules, f"_global_{name}_hooks") for name in _HOOKS),
 })  # fmt: skip
+
+# A map of a plain tensor along its last axis (scores, kind, radius, second), or of one of our modules (module, scores),
+# without mask and gradients, in few calls; None: ask for more. Who calls them asks is_compiling() first: the compiler
+# knows nothing of them.
+quick, quick_module = _core.quick_map, _core.quick_module
 
 # The engines of other devices than the CPU, imported when the first tensor of theirs arrives ("cuda" is ROCm's name
 # too); plain operations serve the devices that have none.
@@ -116,9 +124,9 @@ def bare() -> bool:
     return not is_compiling() and _core.idle()
 
 
-def quick(z: Any, m: Map, radius: float, second: float = 1.0) -> Tensor | None:
-    """A map of a plain tensor along its last axis, without mask and gradients, in few calls; None: ask for more."""
-    return None if is_compiling() else _core.quick_map(z, m.kind, radius, second)
+def know_forward(forward: Any) -> None:
+    """Tell the kernel what our modules do when they are called: one that does something else is left to torch."""
+    _core.know_forward(forward)
 
 
 def one_number(t: Tensor) -> float | None:

@@ -21,7 +21,7 @@ from torch import Tensor
 from sparsegen._table.maps import MAPS
 from sparsegen._table.prose import TORCH, map_doc
 from sparsegen.torch._apply import Info, apply, apply_project, apply_sparsegen
-from sparsegen.torch._route import quick
+from sparsegen.torch._route import is_compiling, quick
 
 Both = tuple[Tensor, Info]
 Control = float | Tensor
@@ -118,11 +118,11 @@ class WithLamAndTemperature(Protocol):
 def _uncontrolled(name: str) -> Any:
     m = MAPS[name]
     radius: Any = m.fixed.get("q", m.radius.fixed)
-    second = m.fixed.get("alpha", 1.0)
+    kind, second = m.kind, m.fixed.get("alpha", 1.0)
 
     def f(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None, return_info: bool = False) -> Any:
         if dim == -1 and mask is None and not return_info:
-            p = quick(scores, m, radius, second)
+            p = None if is_compiling() else quick(scores, kind, radius, second)
             if p is not None:
                 return p
         return apply(name, scores, {}, dim, mask, return_info)
@@ -131,13 +131,13 @@ def _uncontrolled(name: str) -> Any:
 
 
 def _with_lam(name: str) -> Any:
-    m = MAPS[name]
+    kind = MAPS[name].kind
 
     def f(
         scores: Tensor, *, lam: Any = 0.0, dim: int = -1, mask: Tensor | None = None, return_info: bool = False
     ) -> Any:
         if dim == -1 and mask is None and not return_info and type(lam) is float and lam < 1:
-            p = quick(scores, m, 1 - lam)
+            p = None if is_compiling() else quick(scores, kind, 1 - lam, 1.0)
             if p is not None:
                 return p
         return apply(name, scores, {"lam": lam}, dim, mask, return_info)
@@ -146,11 +146,11 @@ def _with_lam(name: str) -> Any:
 
 
 def _with_q(name: str) -> Any:
-    m = MAPS[name]
+    kind = MAPS[name].kind
 
     def f(scores: Tensor, *, q: Any, dim: int = -1, mask: Tensor | None = None, return_info: bool = False) -> Any:
         if dim == -1 and mask is None and not return_info and type(q) is float and q >= 0:
-            p = quick(scores, m, q)
+            p = None if is_compiling() else quick(scores, kind, q, 1.0)
             if p is not None:
                 return p
         return apply(name, scores, {"q": q}, dim, mask, return_info)
@@ -159,13 +159,13 @@ def _with_q(name: str) -> Any:
 
 
 def _with_temperature(name: str) -> Any:
-    m = MAPS[name]
+    kind = MAPS[name].kind
 
     def f(
         scores: Tensor, *, temperature: Any = 1.0, dim: int = -1, mask: Tensor | None = None, return_info: bool = False
     ) -> Any:
         if dim == -1 and mask is None and not return_info and type(temperature) is float and temperature > 0:
-            p = quick(scores, m, 1.0, temperature)
+            p = None if is_compiling() else quick(scores, kind, 1.0, temperature)
             if p is not None:
                 return p
         return apply(name, scores, {"temperature": temperature}, dim, mask, return_info)
@@ -174,13 +174,13 @@ def _with_temperature(name: str) -> Any:
 
 
 def _with_alpha(name: str) -> Any:
-    m = MAPS[name]
+    kind = MAPS[name].kind
 
     def f(
         scores: Tensor, *, alpha: Any = 1.5, dim: int = -1, mask: Tensor | None = None, return_info: bool = False
     ) -> Any:
         if dim == -1 and mask is None and not return_info and type(alpha) is float and 1 <= alpha < inf:
-            p = quick(scores, m, 1.0, alpha)
+            p = None if is_compiling() else quick(scores, kind, 1.0, alpha)
             if p is not None:
                 return p
         return apply(name, scores, {"alpha": alpha}, dim, mask, return_info)
@@ -189,7 +189,7 @@ def _with_alpha(name: str) -> Any:
 
 
 def _with_lam_and_temperature(name: str) -> Any:
-    m = MAPS[name]
+    kind = MAPS[name].kind
 
     def f(
         scores: Tensor, *, lam: Any = 0.0, temperature: Any = 1.0, dim: int = -1, mask: Tensor | None = None,
@@ -203,7 +203,7 @@ def _with_lam_and_temperature(name: str) -> Any:
             and lam < 1
             and temperature > 0
         ):
-            p = quick(scores, m, 1 - lam, temperature)
+            p = None if is_compiling() else quick(scores, kind, 1 - lam, temperature)
             if p is not None:
                 return p
         return apply(name, scores, {"lam": lam, "temperature": temperature}, dim, mask, return_info)

@@ -21,6 +21,7 @@ _ROWS = {name: MAPS[f"sparsegen_{name}"] for name in TRANSFORMS}
 class _Uncontrolled(Mapping):
     def __init__(self, dim: int = -1) -> None:
         super().__init__(dim)
+        self._plan = self._planned()
 
 
 class _WithQ(Mapping):
@@ -127,6 +128,8 @@ class _WithLam(Sparsegen):
 class _WithLamAndTemperature(_WithLam):
     """A dial that may be learned, beside a temperature that stays."""
 
+    _temperature = 1.0
+
     def __init__(
         self, lam: Any = 0.0, temperature: float = 1.0, learnable: bool = False, shape: Sequence[int] = (),
         dim: int = -1,
@@ -142,6 +145,7 @@ class _WithLamAndTemperature(_WithLam):
     @temperature.setter
     def temperature(self, value: Any) -> None:
         self._temperature = control_number("temperature", value)
+        self._plan = self._planned()
 
     def _options(self) -> list[str]:
         lam, learnable = Mapping._options(self)

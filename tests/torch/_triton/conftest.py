@@ -55,6 +55,7 @@ def gpu(device, monkeypatch):
             monkeypatch.setattr(module, "engine", lambda t: _triton)
         for module in (maps, _mapping):
             monkeypatch.setattr(module, "quick", lambda *given: None)
+        monkeypatch.setattr(_mapping, "quick_module", lambda *given: None)
         monkeypatch.setattr(functional, "_quick", lambda *given: None)
         monkeypatch.setattr(_autograd, "eager", lambda *given: False)
         monkeypatch.setattr(_autograd, "by_operator", lambda x: not _route.transformed())
