@@ -10,6 +10,7 @@ from copy import deepcopy
 
 import pytest
 import torch
+from torch.nn.utils import parametrize
 
 import sparsegen.torch as sgt
 from sparsegen import _core
@@ -256,6 +257,22 @@ def test_an_unusual_control_gets_no_quick_answer():
     for what in (None, z.tolist(), z.to_sparse(), z.t()):
         assert _core.quick_module(sgt.Sparsemax(), what) is None
     assert torch.equal(torch.func.functional_call(heads, {"theta": torch.zeros(())}, (z,)), sgt.sparsemax(z))
+
+
+class Twice(torch.nn.Module):
+    def forward(self, theta):
+        return 2 * theta
+
+
+def test_theta_may_be_made_of_another_parameter():
+    z, module = torch.rand(3, 7), sgt.Sparsegen(0.5, learnable=True)
+    parametrize.register_parametrization(module, "theta", Twice())
+    p = module(z)
+    torch.testing.assert_close(p, sgt.sparsegen_lin(z, lam=0.75))
+    (grad,) = torch.autograd.grad(p[:, 0].sum(), module.parametrizations.theta.original)
+    theta = torch.tensor(math.log(0.5), requires_grad=True)
+    (want,) = torch.autograd.grad(sgt.sparsegen_lin(z, lam=1 - (2 * theta).exp())[:, 0].sum(), theta)
+    torch.testing.assert_close(grad, want)
 
 
 def test_a_module_under_transforms_and_tracers_is_seen_by_them():

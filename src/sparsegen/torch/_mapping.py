@@ -144,6 +144,8 @@ class Mapping(nn.Module):
         row, theta = self.row, self._parameters.get("theta")
         if row is None:
             return self._by_own(scores, mask)
+        if theta is None and self.learnable:  # made of other parameters: torch.nn.utils.parametrize
+            theta = self.theta
         kept = self._buffers.get("control") if theta is None else theta
         number = None if kept is None else one_number(kept)
         if number is None:
