@@ -117,6 +117,10 @@ class Experiment:
         """What `reproduce all` runs of it."""
         return self.runs or (Part(self.name),)
 
+    def kept(self, saved: Result, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return what a run with these options leaves of a saved Result; then it takes the file as `beside`."""
+        return ()
+
 
 _added: dict[str, Experiment] = {}
 

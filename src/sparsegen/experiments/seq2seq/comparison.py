@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -76,6 +76,11 @@ class Comparison(Experiment):
     statistics: Callable[[str, list[str], Split], Any]
     combine: Callable[[Any], Any]
     randomised: Callable[[list[str], list[str], Any], float] | None = None
+
+    def kept(self, saved: Result, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the corpora of a saved Result that a run with these options does not train on."""
+        run = options.get("corpora") or self.corpora
+        return tuple(name for name in saved.config.get("corpora", ()) if name not in run)
 
     def table(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the paper's table: a line a map and test set, means over seeds, with the paper's numbers beside."""

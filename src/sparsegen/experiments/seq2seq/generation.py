@@ -22,7 +22,7 @@ from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments import sweep
 from sparsegen.experiments.folders import DATA_VARIABLE, RUNS_VARIABLE, environment
 from sparsegen.experiments.registry import experiments
-from sparsegen.experiments.seq2seq import text_metrics
+from sparsegen.experiments.seq2seq import joining, text_metrics
 from sparsegen.experiments.seq2seq.batches import Pairs, encode
 from sparsegen.experiments.seq2seq.comparison import ALIASES, ROWS, Comparison
 from sparsegen.experiments.seq2seq.corpora import Corpus, load_corpus
@@ -300,11 +300,32 @@ def _leads(experiment: Comparison, corpora: Names, rows: list[dict[str, Any]], s
 
 def run(
     experiment: Comparison, scale: str = "small", *, corpora: Iterable[str] = (), maps: Iterable[str] = (),
-    seed: int = 0, seeds: int = 1, store: Path | None = None, **how: Any,
+    seed: int = 0, seeds: int = 1, store: Path | None = None, beside: Path | None = None, **how: Any,
 ) -> Result:  # fmt: skip
-    """Run an experiment and return its Result; `how` goes to :func:`sparsegen.experiments.sweep.run`."""
+    """Run an experiment and return its Result.
+
+    Parameters
+    ----------
+    experiment : Comparison
+    scale : str
+    corpora, maps : iterable of str
+        Without them, those of the experiment and all rows of the table.
+    seed, seeds : int
+        The first seed, and how many.
+    store : path, optional
+        Folder of the finished cells and trainings.
+    beside : path, optional
+        A file with a Result of this experiment: its other corpora are in the Result that is returned, too. One that
+        cannot stand beside this run is refused before any work.
+    how
+        For :func:`sparsegen.experiments.sweep.run`.
+    """
     corpora, maps = _checked(experiment, scale, corpora, maps)
     clock, drawn = Stopwatch(), range(seed, seed + max(1, seeds))
+    config: dict[str, Any] = {"task": experiment.name, "scale": scale, "corpora": list(corpora), "maps": list(maps)}
+    config |= {"seeds": len(drawn), "presets": {corpus: asdict(preset(scale, corpus)) for corpus in corpora}}
+    if beside is not None:
+        joining.fitting(beside, experiment.name, config, seed)
     candidates = _candidates(corpora, maps, {"scale": scale, "seed": seed})
     with _runs(store):
         tried = sweep.run(tune, candidates, store=store, version=VERSION, **how) if candidates else []
@@ -312,8 +333,8 @@ def run(
         cells = _trained_cells(corpora, maps, drawn, chosen, scale)
         outputs = sweep.run(final, [cell for _, cell in cells], store=store, version=VERSION, **how)
     rows = [{"row": name, **cell, **output} for (name, cell), output in zip(cells, outputs)]
-    config: dict[str, Any] = {"task": experiment.name, "scale": scale, "corpora": list(corpora), "maps": list(maps)}
-    config |= {"seeds": len(drawn), "presets": {corpus: asdict(preset(scale, corpus)) for corpus in corpora}}
     summary = {"leads": _leads(experiment, corpora, rows, scale), "table": experiment.table(rows), "chosen": chosen}
     summary["tried"] = [{**cell, **output} for cell, output in zip(candidates, tried)]
-    return clock.result(experiment.name, config, seed, rows, summary)
+    result = clock.result(experiment.name, config, seed, rows, summary)
+    kept = None if beside is None else joining.fitting(beside, experiment.name, config, seed)  # as it is by now
+    return result if kept is None else joining.join(kept, result)
