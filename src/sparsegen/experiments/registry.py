@@ -33,7 +33,8 @@ class Option:
     name: str
     help: str
     kind: type = tuple
-    """`tuple`: names with commas, none where it is not given; `bool`: a flag, off then; `int`: a count, 1 then."""
+    """`tuple`: names with commas, none where it is not given; `bool`: a flag, off then; `int`: a count, 1 then;
+    `str`: one name, empty then."""
 
 
 @dataclass(frozen=True)
