@@ -9,6 +9,7 @@ from marks import as_result, mark, span, table
 
 from sparsegen.experiments.ledger import ledger
 from sparsegen.experiments.multilabel.claims import CLOSE_F1
+from sparsegen.experiments.seq2seq.comparison import share
 
 Found = dict[str, Any]  # a Result as its file holds it
 
@@ -112,28 +113,43 @@ def row_name(row: Found) -> str:
     return row["row"] if row["control"] is None else f"{row['row']} ({row['control']:g})"
 
 
-def preset(found: Found) -> Found:
-    """The settings of a run; they are the same for its corpora."""
-    first, *others = found["config"]["presets"].values()
-    if any(other != first for other in others):
-        raise ValueError("the corpora of one file were trained differently: say so in the text, one mark for each")
-    return first
+def by_corpus(texts: dict[str, str]) -> str:
+    """What is true of each corpus, once where it is the same."""
+    if len(set(texts.values())) == 1:
+        return next(iter(texts.values()))
+    return "; ".join(f"{corpus}: {text}" for corpus, text in texts.items())
 
 
 @mark("numbers", "translation", "summarization")
 def units(found: Found) -> str:
-    chosen = preset(found)
-    return f"{chosen['layers']} layer of {chosen['hidden']} units, {chosen['train']['epochs']} epochs"
+    presets = found["config"]["presets"]
+    return by_corpus({
+        corpus: f"{presets[corpus]['layers']} layer of {presets[corpus]['hidden']} units, "
+                f"{presets[corpus]['train']['epochs']} epochs"
+        for corpus in found["config"]["corpora"]
+    })  # fmt: skip
 
 
-@mark("numbers", "translation", "summarization")
+def of(rows: list[Found], corpus: str) -> list[Found]:
+    return [row for row in rows if row["corpus"] == corpus]
+
+
+def pairs_of(rows: list[Found]) -> str:
+    return span((row["train_pairs"] for row in rows), ",d").replace(",", " ")
+
+
+def minutes_of(rows: list[Found]) -> str:
+    return span((row["train_seconds"] / 60 for row in rows), ".0f")
+
+
+@mark("numbers", "translation")
 def pairs(found: Found) -> str:
-    return span((row["train_pairs"] for row in found["rows"]), ",d").replace(",", " ")
+    return pairs_of(found["rows"])
 
 
-@mark("numbers", "translation", "summarization")
+@mark("numbers", "translation")
 def minutes(found: Found) -> str:
-    return span((row["train_seconds"] / 60 for row in found["rows"]), ".0f")
+    return minutes_of(found["rows"])
 
 
 @mark("numbers", name="table")
@@ -196,19 +212,61 @@ def en_fr(found: Found) -> str:
     return direction_table(found, "multi30k-en-fr")
 
 
-@mark("translation")
+@mark("translation", "summarization")
 def chosen_by(found: Found) -> str:
     """How the controls were chosen: files from before there were intervals did it in another way."""
-    if found["summary"]["leads"]:
-        return "for each direction by the validation accuracy of whole trainings, as in the paper"
-    return "on short runs from French to English in this file, which is of before the tests of significance"
+    if not found["summary"]["leads"]:
+        return "on short runs in this file, which is of before there were intervals"
+    lent = [f"{corpus} has those of {other}" for corpus, other in found["config"].get("controls_from", {}).items()]
+    own = "for each corpus by the validation accuracy of whole trainings, as in the paper"
+    return own + (f"; but {', '.join(lent)}" if lent else "")
+
+
+def seeds_from(first: int, count: int) -> str:
+    return f"one seed, {first}" if count == 1 else f"{count} seeds, {first} to {first + count - 1}"
+
+
+def seeds_of(found: Found) -> dict[str, str]:
+    """Which seeds each corpus has."""
+    known, corpora = found["config"]["seeds"], found["config"]["corpora"]
+    counts = known if isinstance(known, dict) else dict.fromkeys(corpora, known)
+    return {corpus: seeds_from(found["seed"], counts[corpus]) for corpus in corpora}
+
+
+@mark("translation")
+def seeds(found: Found) -> str:
+    return by_corpus(seeds_of(found))
 
 
 @mark("translation", "summarization")
-def seeds(found: Found) -> str:
-    """Which seeds are in."""
-    first, known = found["seed"], found["config"]["seeds"]
-    return f"one seed, {first}" if known == 1 else f"{known} seeds, {first} to {first + known - 1}"
+def order(found: Found) -> str:
+    """What the intervals against softmax tell of the order of the maps, and no more."""
+    leads = [lead for lead in found["summary"]["leads"] if lead["base"] == "softmax"]
+    if not leads:
+        return "The file has no intervals, so no order of the maps follows from it."
+    sides = {
+        "above": [lead for lead in leads if lead["low"] > 0],
+        "below": [lead for lead in leads if lead["high"] < 0],
+    }
+    alone = [corpus for corpus, text in seeds_of(found).items() if text.startswith("one seed")]
+    last = f" With one seed ({', '.join(alone)}) an interval says nothing of other seeds." if alone else ""
+    if not any(sides.values()):
+        return f"All {len(leads)} intervals have 0 in them: runs of this size tell no map from softmax.{last}"
+    texts = [f"{len(side)} {'is' if len(side) == 1 else 'are'} {where} 0{named(side)}" for where, side in sides.items()]
+    rest = len(leads) - sum(map(len, sides.values()))
+    return (
+        f"Of {len(leads)} intervals {' and '.join(texts)}; {rest} {'has' if rest == 1 else 'have'} 0 in them and tell "
+        f"nothing. One in twenty such intervals misses 0 where there is no difference.{last}"
+    )
+
+
+def named(leads: list[Found]) -> str:
+    """Which rows, on which test sets."""
+    where: dict[str, list[str]] = {}
+    for lead in leads:
+        where.setdefault(f"{lead['corpus']}, {lead['test']}", []).append(lead["row"])
+    texts = (f"{' and '.join(rows)} on {place}" for place, rows in where.items())
+    return f" ({'; '.join(texts)})" if leads else ""
 
 
 @mark("translation")
@@ -218,7 +276,7 @@ def spread(found: Found) -> str:
         [row["bleu"] for row in of_corpus(found, corpus, test).values()]
         for corpus in found["config"]["corpora"] for test in TESTS
     ]  # fmt: skip
-    return f"{max(max(each) - min(each) for each in scores):.1f}"
+    return f"{max(max(each) - min(each) for each in scores if each):.1f}"
 
 
 PAPERS_SPARSE = ("sparsemax", "sparsegen-lin", "sparsehg")
@@ -253,38 +311,48 @@ def sentence_words(found: Found) -> str:
 MEASURES = ("rouge1", "rouge2", "rougeL")
 
 
+HEADLINES = ("gigaword", "reuters", "acl")
+
+
 @mark("summarization", name="table")
 def summarization_table(found: Found) -> str:
-    rows = found["summary"]["table"]
-    tests = sorted({row["test"] for row in rows}, key=lambda test: (test != "gigaword", test))
-    made = []
-    for name in dict.fromkeys(map(row_name, rows)):
-        mine = {row["test"]: row for row in rows if row_name(row) == name}
-        scores = [" / ".join(f"{mine[test][m]:.1f}" for m in MEASURES) for test in tests]
-        papers = [" / ".join(f"{value:g}" for value in mine[test]["paper"] or ()) for test in tests]
-        cells = [f"{score} ({paper})" if paper else score for score, paper in zip(scores, papers)]
-        made.append([name, *cells, f"{mine['gigaword']['support']:.1f}"])
-    return table(["attention (control)", *tests, "attends to"], made)
+    """A table for each corpus in the file, and which are not in it."""
+    parts = []
+    for corpus in found["config"]["corpora"]:
+        rows = of(found["rows"], corpus)
+        about = f"{pairs_of(rows)} pairs, {minutes_of(rows)} minutes per map, {seeds_of(found)[corpus]}"
+        parts += [f"Trained on {corpus} ({about}):", corpus_table(found, corpus)]
+    left = [corpus for corpus in HEADLINES if corpus not in found["config"]["corpora"]]
+    return "\n\n".join([*parts, *([f"Not yet run: {', '.join(left)}."] if left else [])])
 
 
-def share_of_paper(found: Found, measure: int) -> str:
-    lines = [row for row in found["summary"]["table"] if row["paper"] is not None]
-    return span(row[MEASURES[measure]] / row["paper"][measure] for row in lines)
+def corpus_table(found: Found, corpus: str) -> str:
+    """ROUGE of each row on each test set, with those columns for which there is anything."""
+    lines = of(found["summary"]["table"], corpus)
+    lines.sort(key=lambda line: (line["test"] != corpus, line["test"]))  # its own test set first, else as they are
+    columns: dict[str, Callable[[Found], str]] = {
+        "test set": lambda line: line["test"] + (" (recall)" if line["measure"] == "rouge_recall_75" else ""),
+        "attention (control)": row_name,
+        "ROUGE-1 / 2 / L": lambda line: " / ".join(f"{line[measure]:.1f}" for measure in MEASURES),
+        "in the paper": lambda line: " / ".join(f"{value:g}" for value in line["paper"] or ()),
+        "ahead of softmax": lambda line: lead_of(found, line),
+        "attends to": lambda line: f"{line['support']:.1f}",
+        "copied": lambda line: share(line.get("copied")),
+        "of these right": lambda line: share(line.get("copied_right")),
+    }
+    cells = {name: list(map(cell, lines)) for name, cell in columns.items()}
+    kept = {name: column for name, column in cells.items() if any(column)}
+    return table(kept, zip(*kept.values()))
 
 
 @mark("summarization")
-def rouge1_share(found: Found) -> str:
-    return share_of_paper(found, 0)
-
-
-@mark("summarization")
-def rouge2_share(found: Found) -> str:
-    return share_of_paper(found, 1)
-
-
-@mark("summarization", name="best")
-def best_map(found: Found) -> str:
-    return winners(found, "test", "row", "rougeL")
+def beside_paper(found: Found) -> str:
+    """How far the run is from the paper's, where they can stand beside each other."""
+    lines = [line for line in of(found["summary"]["table"], "gigaword") if line["paper"] is not None]
+    if not lines:
+        return "nothing in the file can be compared with the paper, which trains on Gigaword"
+    first, second = (span(line[MEASURES[i]] / line["paper"][i] for line in lines) for i in (0, 1))
+    return f"trained on Gigaword, ROUGE-1 is {first} of the paper's and ROUGE-2 {second}"
 
 
 def by_set(found: Found, cell: Callable[[Found], str], head: Callable[[str], str] = str.capitalize) -> str:

@@ -114,6 +114,86 @@ def test_the_script_writes_what_differs_and_nothing_else(tmp_path, monkeypatch, 
     assert stale.read_text() == marks.fill(stale.read_text(), read) != "<!--n:maps.forward-->9.99<!--/n-->"
 
 
+# What is said of several corpora
+
+
+def made_summaries(corpora, *, ends=(-0.5, 0.5), seeds=3, **config):
+    """A file of summaries: softmax and sparsemax on each corpus' own test set and on one of DUC."""
+    known = {"rouge1": 30.0, "rouge2": 10.0, "rougeL": 28.0, "support": 2.0, "paper": None}
+    known |= {"copied": 0.05, "copied_right": None}
+    places = [(corpus, test) for corpus in corpora for test in ("duc2003", corpus)]
+    table = [
+        {**known, "corpus": corpus, "test": test, "row": row, "control": None}
+        | {"measure": "rouge_recall_75" if test == "duc2003" else "rouge"}
+        for corpus, test in places
+        for row in ("softmax", "sparsemax")
+    ]
+    shared = {"row": "sparsemax", "base": "softmax", "low": ends[0], "high": ends[1]}
+    leads = [{"corpus": corpus, "test": test, **shared} for corpus, test in places]
+    sizes = {"layers": 1, "hidden": 256, "train": {"epochs": 6}}
+    rows = [{"corpus": corpus, "train_pairs": 9994, "train_seconds": 240.0} for corpus in corpora]
+    settings = {"corpora": corpora, "seeds": seeds, "presets": dict.fromkeys(corpora, sizes), **config}
+    return {"seed": 0, "config": settings, "rows": rows, "summary": {"table": table, "leads": leads}}
+
+
+def said(mark, found):
+    return marks.MARKS[f"summarization.{mark}"](found)
+
+
+def test_each_corpus_of_a_file_has_a_table_and_the_others_are_named():
+    text = said("table", made_summaries(["reuters", "acl"], seeds={"reuters": 3, "acl": 1}))
+    assert "Trained on reuters (9 994 pairs, 4 minutes per map, 3 seeds, 0 to 2):" in text
+    assert "Trained on acl (9 994 pairs, 4 minutes per map, one seed, 0):" in text
+    assert text.endswith("Not yet run: gigaword.")
+    heads = "| test set | attention (control) | ROUGE-1 / 2 / L | ahead of softmax | attends to | copied |"
+    assert text.count(heads) == 2  # no column of nothing: none is in the paper's table, none was copied rightly
+    assert "| reuters | sparsemax | 30.0 / 10.0 / 28.0 | -0.5 to +0.5 | 2.0 | 5.0 % |" in text
+    assert text.index("| reuters | softmax") < text.index("| duc2003 (recall) | softmax")
+    whole = said("table", made_summaries(["gigaword", "reuters", "acl"]))
+    assert "Not yet run" not in whole
+
+
+def test_what_differs_between_corpora_is_said_for_each():
+    found = made_summaries(["reuters", "acl"])
+    assert said("units", found) == "1 layer of 256 units, 6 epochs"
+    found["config"]["presets"]["acl"] = {**found["config"]["presets"]["acl"], "hidden": 128}
+    assert said("units", found).endswith("; acl: 1 layer of 128 units, 6 epochs")
+    assert said("chosen_by", found).endswith("as in the paper")
+    lent = made_summaries(["reuters", "acl"], controls_from={"acl": "reuters"})
+    assert said("chosen_by", lent).endswith("as in the paper; but acl has those of reuters")
+    assert "nothing in the file" in said("beside_paper", found)
+
+
+@pytest.mark.parametrize(
+    ("ends", "seeds", "start", "end"),
+    [
+        ((-0.5, 0.5), 3, "All 2 intervals have 0 in them", "tell no map from softmax."),
+        (
+            (-0.5, 0.5),
+            1,
+            "All 2 intervals have 0 in them",
+            "With one seed (acl) an interval says nothing of other seeds.",
+        ),
+        (
+            (0.1, 0.5),
+            3,
+            "Of 2 intervals 2 are above 0 (sparsemax on acl, duc2003; sparsemax on acl, acl) and 0 are",
+            ".",
+        ),
+        (
+            (-0.5, -0.1),
+            3,
+            "Of 2 intervals 0 are above 0 and 2 are below 0 (sparsemax on acl, duc2003;",
+            "no difference.",
+        ),
+    ],
+)
+def test_of_the_order_of_maps_is_said_what_intervals_tell(ends, seeds, start, end):
+    text = said("order", made_summaries(["acl"], ends=ends, seeds=seeds))
+    assert text.startswith(start)
+    assert text.endswith(end)
+
+
 # Numbers outside of marks
 
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)

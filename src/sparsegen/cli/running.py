@@ -42,26 +42,50 @@ def _watched(console: Console, title: str, work: Callable[[Callable[..., None]],
         return work(moved)
 
 
+def _saved(path: Path) -> Result | None:
+    """The Result of a file, if it has one."""
+    try:
+        return Result.load(path)
+    except (OSError, ValueError):
+        return None
+
+
 def _earlier(result: Result, path: Path) -> Result:
     """The Result saved before if it has the same numbers: its times are of the work, not of reading the store."""
-    try:
-        before = Result.load(path)
-    except (OSError, ValueError):
+    before = _saved(path)
+    if before is None:
         return result
     return before if replace(result, wall_time=before.wall_time, started=before.started) == before else result
+
+
+def _say_replaced(console: Console, path: Path, before: Result | None, kept: tuple[str, ...], result: Result) -> None:
+    """Tell which corpora of a file have other numbers now."""
+    corpora = () if before is None or result == before else before.config.get("corpora", ())
+    again = [name for name in corpora if name not in kept]
+    if again:
+        say(console, f"{path} had other numbers of {', '.join(again)}, which are replaced")
 
 
 def run(
     experiment: Experiment, *, out: Path, data: Path | None, console: Console, name: str | None = None, **options: Any
 ) -> Result:
-    """Run an experiment, resuming what an earlier run left in `out`; save it under a name, draw and show it."""
+    """Run an experiment, resuming what an earlier run left in `out`; save it under a name, draw and show it.
+
+    Corpora of an earlier Result of that name that are not run now stay in it.
+    """
     assert experiment.run is not None  # others are drawn
     run_it, name = experiment.run, name or experiment.name
     folder, path = out / name, out / f"{name}.json"
     named = {} if data is None else {DATA_VARIABLE: str(data.resolve())}  # where worker processes find it, too
+    before = _saved(path)
+    kept = () if before is None else experiment.kept(before, options)
+    if kept:
+        say(console, f"{path} has {', '.join(kept)} from before, which stays in it")
+        options["beside"] = path
     with environment(named):
         result = _watched(console, name, lambda moved: run_it(store=folder, progress=moved, **options))
     result = _earlier(result, path)
+    _say_replaced(console, path, before, kept, result)
     result.save(path)
     show(result, console)
     say_written(console, [path, *figures.save(figures.figures_of(result), folder)])

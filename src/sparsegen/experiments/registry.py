@@ -33,7 +33,8 @@ class Option:
     name: str
     help: str
     kind: type = tuple
-    """`tuple`: names with commas, none where it is not given; `bool`: a flag, off then; `int`: a count, 1 then."""
+    """`tuple`: names with commas, none where it is not given; `bool`: a flag, off then; `int`: a count, 1 then;
+    `str`: one name, empty then."""
 
 
 @dataclass(frozen=True)
@@ -116,6 +117,10 @@ class Experiment:
     def parts(self) -> tuple[Part, ...]:
         """What `reproduce all` runs of it."""
         return self.runs or (Part(self.name),)
+
+    def kept(self, saved: Result, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return what a run with these options leaves of a saved Result; then it takes the file as `beside`."""
+        return ()
 
 
 _added: dict[str, Experiment] = {}

@@ -9,7 +9,7 @@ from sparsegen.experiments.ledger import VERDICTS
 from sparsegen.experiments.tables import Column, Table
 from sparsegen.report.html import Html, element, joined, label
 
-VERDICT_CLASSES = dict(zip(VERDICTS, ("holds", "partly", "not", "unknown")))
+VERDICT_CLASSES = dict(zip(VERDICTS, ("holds", "partly", "not", "open", "unknown")))
 
 
 def _cell(text: str, column: Column) -> Html:

@@ -38,8 +38,15 @@ def _title(result: Result) -> str:
 
 
 def _seeds(result: Result) -> str:
-    last = result.seed + result.config.get("seeds", 1) - 1
-    return str(result.seed) if last == result.seed else f"{result.seed} to {last}"
+    """The seeds of a run; of each corpus, where they differ."""
+    counts = result.config.get("seeds", 1)
+    if isinstance(counts, dict):
+        return "; ".join(f"{corpus}: {_from(result.seed, count)}" for corpus, count in counts.items())
+    return _from(result.seed, counts)
+
+
+def _from(first: int, count: int) -> str:
+    return str(first) if count == 1 else f"{first} to {first + count - 1}"
 
 
 def _section(name: str, title: str, *children: Any, tag: str | None = None) -> Html:

@@ -67,7 +67,8 @@ tbody tr:nth-child(even) > :not(.group) { background: var(--band); }
 .partly { color: var(--partly); }
 .partly::before { background: linear-gradient(90deg, currentColor 50%, transparent 50%); }
 .not { color: var(--not); }
-.unknown { color: var(--unknown); } .unknown::before { border-style: dotted !important; }
+.open, .unknown { color: var(--unknown); } .open::before { border-style: dashed !important; }
+.unknown::before { border-style: dotted !important; }
 figure { margin: 1.5rem 0 0; }
 figure .scroll {
   width: fit-content; max-width: 100%; margin: 0; padding: .75rem; background: #ffffff; border: 1px solid var(--line);

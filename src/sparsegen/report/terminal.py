@@ -12,7 +12,7 @@ from sparsegen.experiments.tables import Kind, Table
 from sparsegen.experiments.terminal import empty
 from sparsegen.report.tables import ledger_table, tables_of
 
-VERDICT_STYLES = dict(zip(VERDICTS, ("green", "yellow", "red", "dim")))
+VERDICT_STYLES = dict(zip(VERDICTS, ("green", "yellow", "red", "cyan", "dim")))
 
 
 def _cell(text: str, kind: Kind) -> Text:

@@ -166,6 +166,22 @@ def test_support_counts_the_words_with_weight():
     assert search.mean_support([found, search.Translation("", (), (), np.zeros((0, 0)), 0.0)]) == 1.5
 
 
+def test_words_in_place_of_unknown_ones_are_counted_and_looked_up_in_the_references():
+    (found,) = search.translate(always(lively(), UNK), SOURCE, TARGET, ["a b"], beam=1, max_words=3)
+    assert found.copied == (True,) * 3
+    assert set(found.words) <= {"a", "b"}
+    (kept,) = search.translate(
+        always(lively(), UNK), SOURCE, TARGET, ["a b"], beam=1, max_words=3, replace_unknown=False
+    )
+    assert kept.copied == (False,) * 3
+    (known,) = search.translate(always(lively(), 5), SOURCE, TARGET, ["a b"], beam=1, max_words=3)
+    assert known.copied == (False,) * 3
+    made = search.Translation("A b c", ("A", "b", "c"), ("b", "c"), np.ones((3, 2)), -1.0, (False, True, True))
+    older = search.Translation("A", ("A",), ("b",), np.ones((1, 1)), -1.0)
+    counts = search.copied_words([made, older], [("A x", "x b"), ("A",)])
+    assert counts == {"words": 4, "copied": 2, "copied_right": 1}
+
+
 def test_a_beam_of_none_is_refused():
     with pytest.raises(ValueError, match="beam must be a positive integer, got 0"):
         search.translate(lively(), SOURCE, TARGET, ["a"], beam=0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +45,7 @@ BASES = ("softmax", "sparsemax")  # the rows that the paper compares its own wit
 OPTIONS = (
     Option("corpora", "Names of corpora, with commas; else those of the experiment."),
     Option("maps", "Rows of the table, with commas: softmax, sparsemax, sparsegen-lin, sparsehg; else all."),
+    Option("controls_from", "A corpus whose validation chooses the controls for all; else each for itself.", str),
     Option("seeds", "How many seeds each row is trained with, from --seed on.", int),
 )
 
@@ -77,6 +78,11 @@ class Comparison(Experiment):
     combine: Callable[[Any], Any]
     randomised: Callable[[list[str], list[str], Any], float] | None = None
 
+    def kept(self, saved: Result, options: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the corpora of a saved Result that a run with these options does not train on."""
+        run = options.get("corpora") or self.corpora
+        return tuple(name for name in saved.config.get("corpora", ()) if name not in run)
+
     def table(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the paper's table: a line a map and test set, means over seeds, with the paper's numbers beside."""
         groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
@@ -95,6 +101,7 @@ class Comparison(Experiment):
             for name, value in lines[0].items()
         }
         known = {"corpus": group[0]["corpus"], "row": group[0]["row"], "control": group[0]["control"], "test": test}
+        means |= _copied([row["tests"][test] for row in group])
         return {**known, **means, "seeds": [row["seed"] for row in group], "each": [x[self.measure] for x in lines]}
 
     def leads(self, corpus: str, rows: list[dict[str, Any]], tests: dict[str, Split]) -> list[dict[str, Any]]:
@@ -116,6 +123,17 @@ class Comparison(Experiment):
                         row["p_each"] = [self.randomised(mine, theirs, split.references) for mine, theirs in pairs]
                     found.append(row)
         return found
+
+
+def _copied(found: list[dict[str, Any]]) -> dict[str, Any]:
+    """The share of the words written that were copied from the source, and how many of these were right, over seeds.
+
+    Runs of before these were counted say nothing.
+    """
+    if any("copied" not in each for each in found):
+        return {}
+    words, copied, right = (sum(each[name] for each in found) for name in ("words", "copied", "copied_right"))
+    return {"copied": copied / words if words else 0.0, "copied_right": right / copied if copied else None}
 
 
 def files(corpora: Iterable[str]) -> list[str]:
@@ -153,6 +171,19 @@ def lead_table(result: Result, title: str, rows: list[dict[str, Any]], measure: 
     columns = (Column("attention", "name"), *map(Column, (measure, "95 % of draws", "p")))
     if leads:
         yield Table(f"{title}, ahead of softmax", columns, tuple(lines))
+
+
+def copied_table(title: str, rows: list[dict[str, Any]]) -> Iterator[Table]:
+    """Yield how often an unknown word was replaced by the source word it attends to, where that was counted."""
+    lines = tuple((row["row"], share(row["copied"]), share(row["copied_right"])) for row in rows if "copied" in row)
+    columns = (Column("attention", "name"), *map(Column, ("of all words", "of these in a reference")))
+    if lines:
+        yield Table(f"{title}, words copied from the source", columns, lines)
+
+
+def share(value: float | None) -> str:
+    """Return a share in per cent; there is none of nothing."""
+    return "" if value is None else f"{100 * value:.1f} %"
 
 
 def about(title: str, rows: list[dict[str, Any]], result: Result) -> str:

@@ -22,12 +22,12 @@ from sparsegen._table.checks import fail, one_of
 from sparsegen.experiments import sweep
 from sparsegen.experiments.folders import DATA_VARIABLE, RUNS_VARIABLE, environment
 from sparsegen.experiments.registry import experiments
-from sparsegen.experiments.seq2seq import text_metrics
+from sparsegen.experiments.seq2seq import joining, text_metrics
 from sparsegen.experiments.seq2seq.batches import Pairs, encode
 from sparsegen.experiments.seq2seq.comparison import ALIASES, ROWS, Comparison
 from sparsegen.experiments.seq2seq.corpora import Corpus, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig
-from sparsegen.experiments.seq2seq.search import Translation, mean_support, translate
+from sparsegen.experiments.seq2seq.search import Translation, copied_words, mean_support, translate
 from sparsegen.experiments.seq2seq.threads import suited_threads
 from sparsegen.experiments.seq2seq.training import BEST, TrainConfig, Trainer, load_model, suited_precision
 from sparsegen.experiments.seq2seq.vocabulary import WordVocabulary
@@ -189,6 +189,7 @@ def write_tests(model: Any, data: Prepared, sizes: Preset) -> dict[str, Any]:
             "written": texts,
             "exact_match": text_metrics.exact_match(texts, split.references),
             "support": mean_support(written),
+            **copied_words(written, split.references),
             "source_words": sum(len(t.source) for t in written) / len(written),
             "seconds": seconds,
             "lines": len(split),
@@ -239,6 +240,13 @@ def _candidates(corpora: Names, maps: Names, shared: dict[str, Any]) -> list[dic
         for name in maps
         for value in ROWS[name].grid
     ]
+
+
+def _borrowed(corpora: Names, chosen: dict[str, dict[str, dict[str, Any]]], other: str) -> dict[str, Any]:
+    """The controls of corpora where one chooses for all: to the others' values its name is added."""
+    own = chosen.get(other, {})  # none where no row has a control
+    lent = {name: {"control": found["control"], "from": other} for name, found in own.items()}
+    return {corpus: own if corpus == other else lent for corpus in corpora}
 
 
 def _given(corpora: Names, maps: Names) -> dict[str, dict[str, dict[str, Any]]]:
@@ -300,20 +308,48 @@ def _leads(experiment: Comparison, corpora: Names, rows: list[dict[str, Any]], s
 
 def run(
     experiment: Comparison, scale: str = "small", *, corpora: Iterable[str] = (), maps: Iterable[str] = (),
-    seed: int = 0, seeds: int = 1, store: Path | None = None, **how: Any,
+    controls_from: str = "", seed: int = 0, seeds: int = 1, store: Path | None = None, beside: Path | None = None,
+    **how: Any,
 ) -> Result:  # fmt: skip
-    """Run an experiment and return its Result; `how` goes to :func:`sparsegen.experiments.sweep.run`."""
+    """Run an experiment and return its Result.
+
+    Parameters
+    ----------
+    experiment : Comparison
+    scale : str
+    corpora, maps : iterable of str
+        Without them, those of the experiment and all rows of the table.
+    controls_from : str
+        A corpus on whose validation the controls of all corpora of the run are chosen; else each chooses its own.
+    seed, seeds : int
+        The first seed, and how many.
+    store : path, optional
+        Folder of the finished cells and trainings.
+    beside : path, optional
+        A file with a Result of this experiment: its other corpora are in the Result that is returned, too. One that
+        cannot stand beside this run is refused before any work.
+    how
+        For :func:`sparsegen.experiments.sweep.run`.
+    """
     corpora, maps = _checked(experiment, scale, corpora, maps)
+    tuned = _checked(experiment, scale, (controls_from,), ())[0] if controls_from else corpora
     clock, drawn = Stopwatch(), range(seed, seed + max(1, seeds))
-    candidates = _candidates(corpora, maps, {"scale": scale, "seed": seed})
+    config: dict[str, Any] = {"task": experiment.name, "scale": scale, "corpora": list(corpora), "maps": list(maps)}
+    config |= {"seeds": len(drawn), "presets": {corpus: asdict(preset(scale, corpus)) for corpus in corpora}}
+    config["controls_from"] = {corpus: controls_from for corpus in corpora if controls_from not in ("", corpus)}
+    if beside is not None:
+        joining.fitting(beside, experiment.name, config, seed)
+    candidates = _candidates(tuned, maps, {"scale": scale, "seed": seed})
     with _runs(store):
         tried = sweep.run(tune, candidates, store=store, version=VERSION, **how) if candidates else []
-        chosen = choose(candidates, tried) | _given(corpora, maps)
+        chosen = choose(candidates, tried) | _given(tuned, maps)
+        if controls_from:
+            chosen = _borrowed(corpora, chosen, controls_from)
         cells = _trained_cells(corpora, maps, drawn, chosen, scale)
         outputs = sweep.run(final, [cell for _, cell in cells], store=store, version=VERSION, **how)
     rows = [{"row": name, **cell, **output} for (name, cell), output in zip(cells, outputs)]
-    config: dict[str, Any] = {"task": experiment.name, "scale": scale, "corpora": list(corpora), "maps": list(maps)}
-    config |= {"seeds": len(drawn), "presets": {corpus: asdict(preset(scale, corpus)) for corpus in corpora}}
     summary = {"leads": _leads(experiment, corpora, rows, scale), "table": experiment.table(rows), "chosen": chosen}
     summary["tried"] = [{**cell, **output} for cell, output in zip(candidates, tried)]
-    return clock.result(experiment.name, config, seed, rows, summary)
+    result = clock.result(experiment.name, config, seed, rows, summary)
+    kept = None if beside is None else joining.fitting(beside, experiment.name, config, seed)  # as it is by now
+    return result if kept is None else joining.join(kept, result)

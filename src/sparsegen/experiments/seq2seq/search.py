@@ -27,6 +27,7 @@ class Translation:
     source: tuple[str, ...]
     weights: np.ndarray  # (words, source)
     score: float  # log-probability a word, the end mark counted
+    copied: tuple[bool, ...] = ()  # whether a word is the source's, in place of one that is unknown; empty: none is
 
     @property
     def support(self) -> np.ndarray:
@@ -146,15 +147,15 @@ def search(
     return [found.best for found in growing if found.best is not None]
 
 
-def _written(ids: Sequence[int], weights: np.ndarray, source: Sequence[str], target: Any, replace: bool) -> list[str]:
-    """The words of a hypothesis; an unknown one becomes the source word it attends to most."""
-    words = target.tokens_of(ids)
-    if not replace:
-        return words
-    return [
-        source[int(weights[i].argmax())] if number == UNK and len(source) else word
-        for i, (number, word) in enumerate(zip(ids, words))
+def _written(
+    ids: Sequence[int], weights: np.ndarray, source: Sequence[str], target: Any, replace: bool
+) -> tuple[list[str], tuple[bool, ...]]:
+    """The words of a hypothesis, an unknown one become the source word it attends to most; and which were."""
+    copied = tuple(replace and number == UNK and len(source) > 0 for number in ids)
+    words = [
+        source[int(row.argmax())] if taken else word for row, word, taken in zip(weights, target.tokens_of(ids), copied)
     ]
+    return words, copied
 
 
 def translate(
@@ -171,9 +172,9 @@ def translate(
         for i, best in zip(rows, search(model, source, lengths, beam=beam, max_words=max_words)):
             weights = best.weights[:, : len(encoded[i])].numpy()
             pieces = source_vocabulary.tokens(lines[i])
-            words = _written(best.ids, weights, pieces, target_vocabulary, replace_unknown)
+            words, copied = _written(best.ids, weights, pieces, target_vocabulary, replace_unknown)
             text = target_vocabulary.decode_tokens(words)
-            found[i] = Translation(text, tuple(words), tuple(pieces), weights, best.score)
+            found[i] = Translation(text, tuple(words), tuple(pieces), weights, best.score, copied)
         if progress is not None:
             progress(len(rows))
     return found
@@ -189,3 +190,16 @@ def mean_support(translations: Sequence[Translation]) -> float:
     """Return the mean number of source words that a written word attends to."""
     sizes = [t.support for t in translations if len(t.words)]
     return float(np.concatenate(sizes).mean()) if sizes else float("nan")
+
+
+def copied_words(translations: Sequence[Translation], references: Sequence[Sequence[str]]) -> dict[str, int]:
+    """Count the words written, those copied from the source, and of these the ones that a reference of the line has."""
+    known = [{word for line in lines for word in line.split()} for lines in references]
+    copied = [
+        word in words
+        for found, words in zip(translations, known)
+        for word, taken in zip(found.words, found.copied)
+        if taken
+    ]
+    written = sum(len(found.words) for found in translations)
+    return {"words": written, "copied": len(copied), "copied_right": sum(copied)}

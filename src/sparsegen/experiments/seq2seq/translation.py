@@ -13,6 +13,7 @@ from sparsegen.experiments.seq2seq.comparison import (
     Comparison,
     about,
     by_test,
+    copied_table,
     figures,
     files,
     lead_table,
@@ -67,6 +68,7 @@ def tables(result: Result) -> Iterator[Table]:
         columns = (Column("attention", "name"), *map(Column, titles))
         yield Table(about(title, rows, result), columns, tuple(lines))
         yield from lead_table(result, title, rows, "BLEU")
+        yield from copied_table(title, rows)
 
 
 def ledger(result: Result) -> list[Entry]:
