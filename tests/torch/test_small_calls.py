@@ -321,8 +321,30 @@ def test_a_mask_is_minus_infinity_bit_for_bit(k, dtype, rows):
     mask = torch.rand(rows, k, generator=torch.Generator().manual_seed(4)) < 0.6
     mask[0] = False
     kept, hidden = z.clone(), z.masked_fill(~mask, -torch.inf)
-    for lam in (0.5, -3.0, 0.999):
+    for lam in (0.5, -3.0, 0.999, -float(k), -30.0 * k, 1 - 1e-15):
         torch.testing.assert_close(
             sgt.sparsegen_lin(z, lam=lam, mask=mask), sgt.sparsegen_lin(hidden, lam=lam), rtol=0, atol=0
         )
     assert torch.equal(z, kept)
+
+
+@pytest.mark.parametrize("k", [2048, 2049, 2111, 5000])
+def test_what_a_mask_hides_may_be_anything(k):
+    """Long rows are read behind their masks: what stands there must be felt nowhere, and what is open everywhere."""
+    z = torch.randn(8, k, generator=torch.Generator().manual_seed(k)) * 3
+    mask = torch.rand(8, k, generator=torch.Generator().manual_seed(4)) < 0.6
+    mask[0], mask[1, :-1], mask[1, -1] = False, False, True
+    mask[2, 5], mask[3, -1] = True, True
+    wild = torch.where(mask, z, torch.tensor([torch.nan, torch.inf, 1e30, -1e30]).repeat(2 * k).reshape(8, k))
+    for lam in (0.5, -float(k)):
+        want = sgt.sparsegen_lin(z.masked_fill(~mask, -torch.inf), lam=lam)
+        torch.testing.assert_close(sgt.sparsegen_lin(wild, lam=lam, mask=mask), want, rtol=0, atol=0)
+        assert (want[0] == 0).all()
+        assert want[1, -1] == 1
+        open_nan, open_inf = wild.clone(), wild.clone()
+        open_nan[2, 5], open_inf[3, -1] = torch.nan, torch.inf
+        for bad, row in ((open_nan, 2), (open_inf, 3)):
+            got = sgt.sparsegen_lin(bad, lam=lam, mask=mask)
+            assert got[row].isnan().all()
+            rest = torch.arange(8) != row
+            torch.testing.assert_close(got[rest], want[rest], rtol=0, atol=0)

@@ -268,7 +268,13 @@ inline void project_group(const ProjectJob& job, const double* r, const T** src,
   for (; undone; undone &= undone - 1) {
     const int i = __builtin_ctz(undone);
     if (r[i] == 0 && project_top(src[i], K, dst[i], threshold[i])) continue;
-    if (K > kGroupLimit<T> && project_direct(src[i], K, r[i], dst[i], s, threshold[i])) continue;
+    const bool behind = K > kGroupLimit<T> && s.hide.x;
+    Survey<T> all;
+    if (behind) {
+      if (project_behind(s.hide.x[i], s.hide.mask[i], K, r[i], dst[i], s, threshold[i], all)) continue;
+      hide_row(s.hide.x[i], s.hide.mask[i], K, s.rows + i * s.stride);
+    }
+    if (K > kGroupLimit<T> && project_direct(src[i], K, r[i], dst[i], s, threshold[i], behind ? &all : nullptr)) continue;
     T* slot = s.rows + (s.slots > 1 ? i * s.stride : 0);
     if (src[i] != slot) std::copy_n(src[i], K, slot);
     project_any(slot, K, r[i], dst[i], s, threshold[i]);
@@ -304,9 +310,10 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   s.masked = job.mask != nullptr;
   LaneRadii<T> radii;
   const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
-  // Rows with a mask whose radius is known, and not 0, are brought to their slots by the first look at them.
-  const bool in_passing = in_place && job.mask && job.xs.entry == 1 && K > kLaneLimit && K <= kGroupLimit<T> && !rule &&
-                          job.radius[0] > 0;
+  // Rows with a mask whose radius is known, and not 0, are brought to their slots by the first look at them; long ones not at all,
+  // if few of their entries matter.
+  const bool in_passing = in_place && job.mask && job.xs.entry == 1 && K > kLaneLimit &&
+                          (K <= kGroupLimit<T> || K >= kBlockedFrom) && !rule && job.radius[0] > 0;
   double r[kGroup], threshold[kGroup];
   std::fill_n(r, kGroup, job.radius[0]);
   radii.set(r, kWidth<T>);

@@ -65,7 +65,24 @@ struct Row {
     std::copy_n(x + full * kStep<T>, left, tail);
     ++steps;
   }
+  // The same behind a mask, for passes that read it by Behind: only the padded step is a copy.
+  Row(const T* data, int64_t n, const uint8_t* mask) : Row(data, n) {
+    for (int64_t i = full * kStep<T>; i < n; ++i)
+      if (!mask[i]) tail[i - full * kStep<T>] = -kInf<T>;
+  }
   const T* at(int64_t i) const { return i < full ? x + i * kStep<T> : tail; }
+};
+
+// How passes read the steps of a row: as they stand, or with -inf where its mask does not let an entry be chosen.
+template <class T>
+struct Plainly {
+  Vec<T> operator()(const T* at) const { return load(at); }
+};
+template <class T>
+struct Behind {
+  const T* x;
+  const uint8_t* mask;
+  Vec<T> operator()(const T* at) const { return select<T>(open_lanes<T>(mask + (at - x)), load(at), splat(-kInf<T>)); }
 };
 
 struct Excess {
@@ -257,8 +274,8 @@ struct Survey {
 
 // Adds steps to a survey, in blocks of `R` steps; the maxima of each block, lane by lane, go to `maxima` unless null. If some
 // entries are `hidden`, the sums are of the others.
-template <bool hidden, class T>
-inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& all) {
+template <bool hidden, class T, class L = Plainly<T>>
+inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& all, L read = {}) {
   constexpr int W = kWidth<T>;
   Vec<T> top = all.top, sum = all.sum, squares = all.squares;
   Mask<T> n = all.open;
@@ -268,7 +285,7 @@ inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& a
     Vec<T> m0 = splat(-kInf<T>), m1 = m0, s0{}, s1{}, q0{}, q1{};
     for (const T* end = x + turns * kStep<T>; x != end; x += kStep<T>)
       for (int j = 0; j < kStep<T>; j += 2 * W) {
-        const Vec<T> v0 = load(x + j), v1 = load(x + j + W);
+        const Vec<T> v0 = read(x + j), v1 = read(x + j + W);
         m0 = vmax(v0, m0), add_moments<hidden, T>(v0, s0, q0, n);
         m1 = vmax(v1, m1), add_moments<hidden, T>(v1, s1, q1, n);
       }
@@ -332,8 +349,8 @@ struct Scratch {
 
 // Entries above `bound`, from the blocks that hold any, and -inf to fill the last step. `out` has room for K entries and two
 // steps. Returns their number with the filling.
-template <class T>
-inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out) {
+template <class T, class L = Plainly<T>>
+inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out, L read = {}) {
   const Vec<T> b = splat(bound);
   int64_t n = 0;
   for (int64_t from = 0; from < row.steps; from += kBlock, maxima += kWidth<T>) {
@@ -341,7 +358,7 @@ inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out) {
     for (int64_t i = from; i < std::min(from + kBlock, row.steps); ++i) {
       const T* x = row.at(i);
       for (int j = 0; j < kUnroll; ++j) {
-        const Vec<T> v = load(x + j * kWidth<T>);
+        const Vec<T> v = i < row.full ? read(x + j * kWidth<T>) : load(x + j * kWidth<T>);
         n += pack(out + n, v, bits_above<T>(v, b));
       }
     }
@@ -356,14 +373,14 @@ inline constexpr T kRounding = 2 * std::numeric_limits<T>::epsilon();
 
 // Writes the probabilities of `steps` steps: x - tau - rest over r where that is above the rounding error, else 0. Takes the
 // number of those above from `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on.
-template <bool stream, bool ahead, class T>
-inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p, Mask<T>& count, int64_t on = 0) {
+template <bool stream, bool ahead, class T, class L = Plainly<T>>
+inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p, Mask<T>& count, int64_t on = 0, L read = {}) {
   constexpr int W = kWidth<T>;
   const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(-1 / r));
   const Vec<T> error = splat(-T(kRounding<T> * r / double(cut.count)));
   Mask<T> n0 = count, n1{};
   const auto one = [&](int at, Mask<T>& n) {
-    const Vec<T> d = (tau - load(x + at)) + rest;
+    const Vec<T> d = (tau - read(x + at)) + rest;
     const Mask<T> in = d < error;
     count_where<T>(in, n), put<stream>(p + at, keep<T>(in, d * scale));
   };
@@ -376,23 +393,23 @@ inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, 
 
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
 // are not 0.
-template <bool stream, class T>
-inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p, int64_t ahead) {
+template <bool stream, class T, class L = Plainly<T>>
+inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p, int64_t ahead, L read = {}) {
   Mask<T> count{};
   if (!maxima) {
-    write_steps<stream, true>(row.x, row.full, cut, r, p, count, K);
+    write_steps<stream, true>(row.x, row.full, cut, r, p, count, K, read);
   } else {
     constexpr int64_t block = kBlock * kStep<T>;
     const Vec<T> bound = splat(cut.rest < 0 ? -kInf<T> : cut.tau);
     const T *x = row.x, *const end = x + row.full * kStep<T>;
     const bool soon = K <= kSoonLimit;
     for (T* out = p; end - x >= block; x += block, out += block, maxima += kWidth<T>) {
-      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false>(x, kBlock, cut, r, out, count);
+      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false>(x, kBlock, cut, r, out, count, 0, read);
       else
         for (int i = 0; i < block; i += kWidth<T>) put<stream>(out + i, Vec<T>{});
       for (int i = 0; soon && i < block; i += kLine<T>) prefetch_far(x + i + ahead);
     }
-    write_steps<stream, false>(x, (end - x) / kStep<T>, cut, r, p + (x - row.x), count);
+    write_steps<stream, false>(x, (end - x) / kStep<T>, cut, r, p + (x - row.x), count, 0, read);
   }
   if (row.steps > row.full) {
     T last[kStep<T>];
@@ -409,6 +426,17 @@ inline bool plain_radius(double r) {
   return r >= 1 / big && r <= big;
 }
 
+// The cut of a row few of whose entries matter; false where they are many. A subset of the entries, their blocks' maxima, bounds tau
+// from below; the blocks above that bound then hold all that matters.
+template <class T, class L = Plainly<T>>
+inline bool find_sparse(const Row<T>& row, const T* maxima, T low, double r, T* picked, Cut<T>& cut, L read = {}) {
+  const int64_t blocks = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
+  const Cut<T> bound = newton(Row<T>(maxima, blocks), low, low, r);
+  if (!(bound.count > 0 && bound.count * 4 <= blocks)) return false;
+  cut = newton(Row<T>(picked, pick(row, maxima, bound.tau, picked, read)), bound.tau, bound.tau, r);
+  return true;
+}
+
 // `open` is the number of entries that the survey's sums are of; 0: all of them.
 template <class T>
 inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Survey<T>& all, double r, T* picked,
@@ -416,32 +444,63 @@ inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Surv
   const double n = open > 0 ? open : double(K);
   const T top = lanes_max(all.top), low = add_down(top, -r);
   const double mean = lanes_sum(all.sum) / n, square = lanes_sum(all.squares) / n;
-  if (maxima && low > mean) {
-    // A subset of the entries bounds tau from below; its blocks then hold all that matters.
-    const int64_t blocks = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
-    const Cut<T> bound = newton(Row<T>(maxima, blocks), low, low, r);
-    if (bound.count > 0 && bound.count * 4 <= blocks)
-      return newton(Row<T>(picked, pick(row, maxima, bound.tau, picked)), bound.tau, bound.tau, r);
-  }
+  Cut<T> cut;
+  if (maxima && low > mean && find_sparse(row, maxima, low, r, picked, cut)) return cut;
   const double spread = std::sqrt(square - mean * mean);
   const T start = guess<T>(splat(T(mean)), splat(T(spread)), splat(T(r / (n * spread))))[0];
   if (!(start > low && start < top)) return newton(row, low, low, r);
   return drafted ? draft(row, start, low, r, mean, spread * spread, K <= kAheadLimit ? ahead : 0) : newton(row, start, low, r);
 }
 
-// False where the row needs project_any: NaN, +inf, nothing to choose, a radius or entries out of proportion.
+// What a row is divided by, given its cut; NaN where entries far from 0 stand beside a small radius: tau's grid is too coarse, and
+// x - max must come first.
 template <class T>
-inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<T>& s, double& threshold) {
+inline double settle(Cut<T>& cut, T top, double r, double& threshold) {
+  threshold = double(cut.tau) + cut.rest;
+  if (cut.count == 1 && cut.sum > 2 * r && cut.sum < kInf<double>) {  // the next lower number is more than r away: the largest entry is alone
+    threshold = double(top) - r;
+    cut.rest = 0;
+    return cut.sum;
+  }
+  return cut.count > 0 && cut.sum <= 2 * r ? r : std::numeric_limits<double>::quiet_NaN();
+}
+
+// A long row behind a mask, few of whose entries matter: nothing of it is copied. False where that is not so, and where
+// project_direct() would say so, which can then go on from the survey `all`.
+template <class T>
+inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r, T* p, const Scratch<T>& s, double& threshold,
+                           Survey<T>& all) {
+  if (!plain_radius<T>(r)) return false;
+  const Row<T> row(x, K, mask);
+  const Behind<T> read{x, mask};
+  survey<true>(row.x, row.full, kBlock, s.maxima, all, read);
+  if (row.steps > row.full) survey_tail(row, s.maxima, all);
+  const T top = lanes_max(all.top), low = add_down(top, -r);
+  const double mean = lanes_sum(all.sum) / -double(lanes_sum(all.open));
+  Cut<T> cut;
+  if (!(std::fabs(top) < kInf<T> && low > mean) || !find_sparse(row, s.maxima, low, r, s.picked, cut, read)) return false;
+  const double scale = settle(cut, top, r, threshold);
+  if (std::isnan(scale)) return false;
+  const auto write = s.stream && aligned(p) ? write_row<true, T, Behind<T>> : write_row<false, T, Behind<T>>;
+  write(row, K, s.maxima, cut, scale, p, K, read);
+  return true;
+}
+
+// False where the row needs project_any: NaN, +inf, nothing to choose, a radius or entries out of proportion. `seen` is the survey of
+// a row that has been looked at, whose blocks' maxima stand in their place.
+template <class T>
+inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<T>& s, double& threshold,
+                           const Survey<T>* seen = nullptr) {
   if (!plain_radius<T>(r)) return false;
   const Row<T> row(x, K);
   T* maxima = K < kBlockedFrom ? nullptr : s.maxima;
-  Survey<T> all;
+  Survey<T> all = seen ? *seen : Survey<T>();
   bool hidden = s.masked;
   const auto look = [&](auto&& over) {
-    over(row.x, row.full, maxima ? kBlock : kFold, maxima, all);
+    over(row.x, row.full, maxima ? kBlock : kFold, maxima, all, Plainly<T>());
     if (row.steps > row.full) survey_tail(row, maxima, all);
   };
-  look(hidden ? survey<true, T> : survey<false, T>);
+  if (!seen) look(hidden ? survey<true, T> : survey<false, T>);
   const T top = lanes_max(all.top);
   if (!(std::fabs(top) < kInf<T>)) return false;
   // Hidden entries show in the sum, as -inf, or as NaN where others overflow.
@@ -451,25 +510,18 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   const double open = hidden || row.steps > row.full ? double(full - lanes_sum(all.open)) : 0;
   const int64_t ahead = s.next.ahead(x, 0, K);
   Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true, open, ahead);
-  double scale = r;
-  threshold = double(cut.tau) + cut.rest;
-  if (cut.count == 1 && cut.sum > 2 * r && cut.sum < kInf<double>) {  // the next lower number is more than r away: the largest entry is alone
-    threshold = double(top) - r;
-    cut.rest = 0, scale = cut.sum;
-  } else if (!(cut.count > 0 && cut.sum <= 2 * r)) {
-    // Entries far from 0 beside a small radius: tau's grid is too coarse, and x - max must come first.
-    return false;
-  }
+  const double scale = settle(cut, top, r, threshold);
+  if (std::isnan(scale)) return false;
   const bool late = !cut.sure && x == p;  // the entries may be needed once more, so they are not written over yet
-  const auto write = s.stream && aligned(p) && !late ? write_row<true, T> : write_row<false, T>;
+  const auto write = s.stream && aligned(p) && !late ? write_row<true, T, Plainly<T>> : write_row<false, T, Plainly<T>>;
   T* const out = late ? s.picked : p;
-  if (write(row, K, maxima, cut, scale, out, ahead) == cut.count || cut.sure) {
+  if (write(row, K, maxima, cut, scale, out, ahead, {}) == cut.count || cut.sure) {
     if (late) std::copy_n(out, K, p);
     return true;
   }
   cut = climb(row, cut, add_down(top, -r), r);
   if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
-  write(row, K, maxima, cut, r, p, ahead);
+  write(row, K, maxima, cut, r, p, ahead, {});
   threshold = double(cut.tau) + cut.rest;
   return true;
 }
