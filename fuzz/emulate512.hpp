@@ -109,6 +109,14 @@ SPARSEGEN_CALLED V compress(unsigned bits, V v) {
   return found;
 }
 
+SPARSEGEN_CALLED V expand(unsigned bits, V v) {
+  V found{};
+  int n = 0;
+  for (int i = 0; i < kLanes<V>; ++i)
+    if (bits >> i & 1) found[i] = v[n++];
+  return found;
+}
+
 // By halves, the upper one first.
 SPARSEGEN_CALLED Lane<V> sum(V v) {
   for (int n = kLanes<V> / 2; n > 0; n /= 2)
@@ -213,6 +221,8 @@ inline __m256i extracted(__m512i v, int at) {
 #define _mm512_stream_si512 emulate512::stream<__m512i>
 #define _mm512_maskz_compress_ps emulate512::compress<__m512>
 #define _mm512_maskz_compress_pd emulate512::compress<__m512d>
+#define _mm512_maskz_expand_ps emulate512::expand<__m512>
+#define _mm512_maskz_expand_pd emulate512::expand<__m512d>
 #define _mm512_movepi32_mask(v) emulate512::signs((emulate512::Int16)(v))
 #define _mm512_movepi64_mask(v) emulate512::signs((emulate512::Int8)(v))
 #define _mm512_reduce_max_ps emulate512::largest<__m512>

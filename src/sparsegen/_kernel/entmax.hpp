@@ -1,14 +1,9 @@
-// One row of entmax:  p = [(alpha - 1) z - tau]_+ ^ (1 / (alpha - 1)),  tau such that it sums to 1 (docs/math.md, section 9).
+// One row of entmax with alpha = 1.5 (docs/math.md, section 9); powers.hpp has other alphas.
 //
-// For alpha = 1.5 that is  p = ([z - t]_+ / 2)^2: the root of  h(t) = |[z - t]_+| - 2,  convex and decreasing. Newton's method on
+// It is  p = ([z - t]_+ / 2)^2: the root of  h(t) = |[z - t]_+| - 2,  convex and decreasing. Newton's method on
 // h from any lower bound climbs to it, and a set of entries {z > t} that is known ends the search: its threshold solves a
 // quadratic equation, and is the row's if it gives that set again, as the sets are nested. So a candidate is written and its
 // entries are counted; where the count is another, the search climbs on.
-//
-// For other alpha, with a = alpha - 1, the unknown is how far the largest entry lies below 1:
-//   p = exp(log1p(-a (s + top - z)) / a),  which is softmax for a = 0.
-// Newton's method on the power a of the sum, convex for a <= 1, rises from s = 0; beyond, where it is not, a bracket guards it.
-// It is computed in double for every storage.
 #pragma once
 
 #include "functions.hpp"
@@ -198,108 +193,6 @@ inline void root_row(T* x, int64_t K, T* p, const Scratch<T>& s) {
     cut = climb_root(row, std::max(add_down(cut.tau, cut.rest < 0 ? cut.rest : 0), low), low, -int(tries));
   }
   root_sorted(x, K, p);
-}
-
-// The sum of the shares at shift s, and of what they change by.
-struct PowerSums {
-  double shares, slope;
-};
-
-// exp(log(1 - a w) / a), given 1 - a w, what rounding left of it over it, and 1 / a; exp(-w) for a = 0.
-inline Vec<double> power_share(Vec<double> w, Vec<double> u, Vec<double> rest, double a, double one_over_a) {
-  return vexp<double>(a == 0 ? -w : (vlog<double>(u) - rest) * one_over_a);
-}
-
-// The sums of the shares of K entries that lie `below` the largest; the shares themselves go to `p` unless null, which may be
-// `below`. With `drop`, those without a share are left out: the rest, K of them then, come together at the front of `below`.
-// Both have room for a vector more than K.
-inline PowerSums power_pass(double* below, int64_t& K, double s, double a, double* p, bool drop) {
-  constexpr int W = kWidth<double>;
-  Total<double> shares, slope;
-  const double one_over_a = a == 0 ? 0 : 1 / a;
-  int64_t kept = 0;
-  store(below + K, splat(kInf<double>));  // what fills the last vector has no share
-  for (int64_t i = 0; i < K; i += W) {
-    Vec<double> w = load(below + i) + s;
-    const Mask<double> in = (w * a < splat(1.0)) & (w < splat(kInf<double>));
-    const unsigned bits = lane_bits<double>(in);
-    if (!p && !bits) continue;  // a block of zeros
-    w = keep<double>(in, w);
-    const Vec<double> q = w * a, u = 1.0 - q, steep = 1.0 / u;
-    const Vec<double> share = keep<double>(in, power_share(w, u, ((u - 1.0) + q) * steep, a, one_over_a));
-    if (p) store(p + i, share);
-    if (drop) kept += pack(below + kept, load(below + i), bits);
-    shares.add(lanes_sum(share)), slope.add(lanes_sum(share * steep));
-  }
-  if (drop) K = kept;
-  return {shares.value(), slope.value()};
-}
-
-// The shift at which the shares of entries `below` the largest, n of them, sum to 1, for a <= 1. `below` is written over.
-inline double power_shift(double* below, int64_t n, double a) {
-  double s = 0;
-  for (int pass = 1; pass < 2 * kMostPasses; ++pass) {
-    // The shift only rises, and who has no share stays without.
-    const PowerSums found = power_pass(below, n, s, a, nullptr, true);
-    const double log = std::log(found.shares), rise = a == 0 ? log : -std::expm1(-a * log) / a;
-    const double next = s + rise * found.shares / found.slope;
-    if (next - s <= 0x1p-51 * (1 + s)) break;
-    s = next;
-  }
-  return s;
-}
-
-// For a > 1 shares are (t - a below)^(1/a), where t is the largest share's power: small shares are what is left of numbers as
-// small as t, so t has to have all its digits, which a shift near 1/a would not give it.
-inline PowerSums level_pass(const double* below, int64_t K, double t, double a, double* p) {
-  constexpr int W = kWidth<double>;
-  Total<double> shares, slope;
-  for (int64_t i = 0; i < K; i += W) {
-    const Vec<double> u = t - load(below + i) * a;
-    const Mask<double> in = u > Vec<double>{};
-    if (!p && !lane_bits<double>(in)) continue;
-    const Vec<double> share = keep<double>(in, vexp<double>(vlog<double>(select<double>(in, u, splat(1.0))) * (1 / a)));
-    if (p) store(p + i, share);
-    shares.add(lanes_sum(share)), slope.add(lanes_sum(keep<double>(in, share / u)));
-  }
-  return {shares.value(), slope.value() / a};
-}
-
-// Their sum rises with t, but not evenly: Newton's steps within a bracket that is halved, in ratio, every fourth time.
-inline double power_level(const double* below, int64_t n, double a) {
-  double low = std::max(std::exp(-a * std::log(double(n))), std::numeric_limits<double>::min()), high = 1, t = low;
-  for (int pass = 1; pass < 2 * kMostPasses && high - low > 0x1p-52 * high; ++pass) {
-    const PowerSums found = level_pass(below, n, t, a, nullptr);
-    (found.shares < 1 ? low : high) = t;
-    const double next = t + (1 - found.shares) / found.slope;
-    t = next > low && next < high && pass % 4 ? next : std::sqrt(low) * std::sqrt(high);
-    if (!(t > low && t < high)) break;
-  }
-  return high;
-}
-
-// Any alpha >= 1 but those with a way of their own; `wide` has room for K and a vector.
-template <class T>
-inline void entmax_any(const T* x, int64_t K, double alpha, T* p, double* wide) {
-  T top = -kInf<T>;
-  bool nan = !(alpha >= 1 && alpha < kInf<double>);
-  for (int64_t i = 0; i < K; ++i) nan |= x[i] != x[i], top = std::max(top, x[i]);
-  if (nan || top == kInf<T>) return void(std::fill_n(p, K, std::numeric_limits<T>::quiet_NaN()));
-  if (top == -kInf<T>) return void(std::fill_n(p, K, T(0)));
-  const auto fill = [&](double* below) {
-    for (int64_t i = 0; i < K; ++i) below[i] = double(top) - double(x[i]);
-  };
-  fill(wide);
-  const int64_t n = std::remove(wide, wide + K, kInf<double>) - wide;
-  store(wide + n, splat(kInf<double>));  // what fills the last vector has no share
-  const double a = alpha - 1, found = a > 1 ? power_level(wide, n, a) : power_shift(wide, n, a);
-  fill(wide);
-  store(wide + K, splat(kInf<double>));
-  int64_t all = K;
-  const double scale = 1 / (a > 1 ? level_pass(wide, K, found, a, wide) : power_pass(wide, all, found, a, wide, false)).shares;
-  // A positive probability stays positive.
-  for (int64_t i = 0; i < K; ++i)
-    p[i] = std::max(T(wide[i] * scale), wide[i] > 0 ? std::numeric_limits<T>::denorm_min() : T(0));
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

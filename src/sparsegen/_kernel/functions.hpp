@@ -93,8 +93,9 @@ inline Vec<T> vexpm1(Vec<T> x) {
 }
 
 // For positive, finite x.
-template <class T>
+template <class T, bool fused = false>
 inline Vec<T> vlog(Vec<T> x) {
+  const auto add = [](Vec<T> a, Vec<T> b, Vec<T> c) { return add_product<fused, T>(a, b, c); };
   constexpr T lift = sizeof(T) == 4 ? T(0x1p25) : T(0x1p54);
   const Mask<T> small = x < splat(std::numeric_limits<T>::min());
   const Vec<T> y = select<T>(small, x * lift, x);
@@ -104,19 +105,19 @@ inline Vec<T> vlog(Vec<T> x) {
   const Vec<T> count = (Vec<T>)(n + (Mask<T>)splat(Parts<T>::whole)) - Parts<T>::whole -
                        select<T>(small, splat(sizeof(T) == 4 ? T(25) : T(54)), Vec<T>{});
   const Vec<T> f = m - T(1), s = f / (m + T(1)), t = s * s;
-  const auto two = [=](double low, double high) { return t * T(high) + T(low); };
-  const Vec<T> t2 = t * t, first = two(2. / 3, 2. / 5) + two(2. / 7, 2. / 9) * t2;
+  const auto two = [=](double low, double high) { return add(t, splat(T(high)), splat(T(low))); };
+  const Vec<T> t2 = t * t, first = add(two(2. / 7, 2. / 9), t2, two(2. / 3, 2. / 5));
   Vec<T> g;
   if constexpr (sizeof(T) == 4) {
-    g = first + T(2. / 11) * (t2 * t2);
+    g = add(splat(T(2. / 11)), t2 * t2, first);
   } else {
-    const Vec<T> t4 = t2 * t2, second = two(2. / 11, 2. / 13) + two(2. / 15, 2. / 17) * t2;
-    const Vec<T> third = two(2. / 19, 2. / 21) + T(2. / 23) * t2;
-    g = first + (second + third * t4) * t4;
+    const Vec<T> t4 = t2 * t2, second = add(two(2. / 15, 2. / 17), t2, two(2. / 11, 2. / 13));
+    const Vec<T> third = add(splat(T(2. / 23)), t2, two(2. / 19, 2. / 21));
+    g = add(add(third, t4, second), t4, first);
   }
   // log m = 2 s + s t g, and 2 s = f - s f: f is exact, so what is added to it may round.
-  const Vec<T> rest = s * (t * g - f);
-  return count * Parts<T>::ln2_high + (f + (rest + count * Parts<T>::ln2_low));
+  const Vec<T> rest = s * add(t, g, -f);
+  return add(count, splat(Parts<T>::ln2_high), f + add(count, splat(Parts<T>::ln2_low), rest));
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

@@ -1,6 +1,7 @@
 // Maps of scores that are not projected as they are: a block of rows is brought in, made into points, projected and put back.
 #pragma once
 
+#include "powers.hpp"
 #include "roots.hpp"
 #include "rows.hpp"
 #include "transform.hpp"
@@ -20,7 +21,7 @@ class MapBlock {
   // Rows [row, row + n), which stand at src[i] (their slots, or the scores themselves), to dst[i]; K counts the filling of
   // short ones.
   void run(int64_t row, int n, int64_t K, const T* const* src, T** dst) {
-    const unsigned done = job_.power && K <= kRootLimit ? roots(row, n, K, src, dst) : 0;
+    const unsigned done = job_.power ? powers(row, n, src, dst) | (K <= kRootLimit ? roots(row, n, K, src, dst) : 0) : 0;
     if (done == ~0u >> (32 - n)) return;
     Prepared made[kGroup];
     bool one_by_one = done != 0;
@@ -32,14 +33,14 @@ class MapBlock {
       std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
       if (made[i].outside) job_.outside->store(true);
       one_by_one |= made[i].way != Way::project;
-      if (made[i].way == Way::shares) finish(made, row, i, K, dst);  // while it is in the first cache
+      if (made[i].way == Way::shares) finish(made, i, K, dst);  // while it is in the first cache
     }
     if (job_.transform == Transform::exp && job_.rule == Rule::given && !job_.power) scale_exponentials(made, n);
     for (int i = 0; i < n; ++i)
       if (!(done >> i & 1)) keep(row + i, made[i]);
     if (!one_by_one) return project(made, 0, n, K, dst);
     for (int i = 0; i < n; ++i)
-      if (!(done >> i & 1) && made[i].way != Way::shares) finish(made, row, i, K, dst);
+      if (!(done >> i & 1) && made[i].way != Way::shares) finish(made, i, K, dst);
   }
 
  private:
@@ -62,7 +63,22 @@ class MapBlock {
     const double alpha = job_.second_of(row);
     if (alpha == 1) return make_shares(Transform::exp, z, x, job_.K, 1, 1);
     if (x != z) std::copy_n(z, job_.K, x);
-    return {1, 0, alpha == 2 ? Way::project : alpha == 1.5 ? Way::root : Way::power};
+    return {1, 0, alpha == 2 ? Way::project : Way::root};
+  }
+
+  // Those whose alpha has no way of its own; returns them, one bit each.
+  unsigned powers(int64_t row, int n, const T* const* src, T** dst) const {
+    PowerRows<T> group(job_.K, slot(s_.slots / kPowerSlots), s_.stride);
+    unsigned done = 0;
+    for (int i = 0; i < n; ++i) {
+      const double alpha = job_.second_of(row + i);
+      if (alpha == 1 || alpha == 1.5 || alpha == 2) continue;
+      ask_for_next(src[i], dst[i]);
+      group.add(src[i], dst[i], alpha);
+      keep(row + i, {}), done |= 1u << i;
+    }
+    group.run(s_.stream);
+    return done;
   }
 
   // Those of short rows that have alpha = 1.5; returns them, one bit each.
@@ -108,16 +124,13 @@ class MapBlock {
     project_group(plain_, r, from, n, K, dst + first, radii_, s, threshold);
   }
 
-  void finish(const Prepared* made, int64_t row, int i, int64_t K, T** dst) {
+  void finish(const Prepared* made, int i, int64_t K, T** dst) {
     T *const x = slot(i), *const p = dst[i];
     switch (made[i].way) {
       case Way::project: return project(made, i, 1, K, dst);
       case Way::shares: return s_.stream && aligned(p) ? write_shares<true>(x, K, made[i].radius, p)
                                                        : write_shares<false>(x, K, made[i].radius, p);
       case Way::root: return root_row(x, K, p, s_);
-      case Way::power:
-        wide_.resize(size_t(K + kWidth<double>));
-        return entmax_any(x, K, job_.second_of(row + i), p, wide_.data());
     }
   }
 
@@ -126,7 +139,6 @@ class MapBlock {
   ProjectJob plain_;
   int64_t read_, written_;
   LaneRadii<T> radii_;
-  std::vector<double> wide_;
 };
 
 template <class S>
@@ -138,7 +150,7 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   const bool own = std::is_same_v<S, T>, write = own && K == job.K && job.ps.entry == 1;
   const bool read = own && job.xs.entry == 1 && !job.mask;
   const int group = rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
-  const Workspace<T> workspace(K, group);
+  const Workspace<T> workspace(K, job.power ? kPowerSlots * group : group);
   Scratch<T> s = workspace.view();
   s.stream = write && 2 * job.bytes() >= kStreamFrom;
   s.masked = job.mask != nullptr;

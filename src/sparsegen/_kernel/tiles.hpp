@@ -98,6 +98,24 @@ struct PackTable {
   }
 };
 inline constexpr PackTable kPack{};
+
+// kUnpack[bits] moves the first of eight lanes, in order, to the chosen ones.
+struct UnpackTable {
+  alignas(32) int32_t row[256][8];
+  constexpr UnpackTable() : row{} {
+    for (int bits = 0; bits < 256; ++bits) {
+      int n = 0;
+      for (int i = 0; i < 8; ++i) row[bits][i] = n, n += bits >> i & 1;
+    }
+  }
+};
+inline constexpr UnpackTable kUnpack{};
+
+// Eight 32-bit lanes of W: a 64-bit lane is two of them.
+template <class T>
+inline unsigned eight_bits(unsigned bits) {
+  return sizeof(T) == 4 ? bits : (bits & 1) * 3 | (bits & 2) * 6 | (bits & 4) * 12 | (bits & 8) * 24;
+}
 #elif defined(SPARSEGEN_NEON)
 // The same of four, as places of bytes.
 struct PackTable {
@@ -123,11 +141,7 @@ inline int pack(T* out, Vec<T> v, unsigned bits) {
     _mm512_storeu_pd(out, _mm512_maskz_compress_pd((__mmask8)bits, (__m512d)v));
   return __builtin_popcount(bits);
 #elif defined(__AVX2__)
-  unsigned row = bits;
-  if constexpr (sizeof(T) == 8) {  // a 64-bit lane is two 32-bit lanes
-    row = (bits & 1) * 3 | (bits & 2) * 6 | (bits & 4) * 12 | (bits & 8) * 24;
-  }
-  __m256i order = _mm256_load_si256((const __m256i*)kPack.row[row]);
+  __m256i order = _mm256_load_si256((const __m256i*)kPack.row[eight_bits<T>(bits)]);
   _mm256_storeu_si256((__m256i*)out, _mm256_permutevar8x32_epi32((__m256i)v, order));
   return __builtin_popcount(bits);
 #else
@@ -143,6 +157,25 @@ inline int pack(T* out, Vec<T> v, unsigned bits) {
     n += bits >> i & 1;
   }
   return n;
+#endif
+}
+
+// The other way round: the lanes whose bit is set, in order, from `from`, and 0 in others. Reads up to W entries.
+template <class T>
+inline Vec<T> unpack(const T* from, unsigned bits) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_expand_ps((__mmask16)bits, (__m512)load(from));
+  else return (Vec<T>)_mm512_maskz_expand_pd((__mmask8)bits, (__m512d)load(from));
+#elif defined(__AVX2__)
+  const unsigned row = eight_bits<T>(bits);
+  const __m256i order = _mm256_load_si256((const __m256i*)kUnpack.row[row]), each = _mm256_setr_epi32(1, 2, 4, 8, 16, 32, 64, 128);
+  const __m256i on = _mm256_cmpeq_epi32(_mm256_and_si256(_mm256_set1_epi32(int(row)), each), each);
+  return (Vec<T>)_mm256_and_si256(_mm256_permutevar8x32_epi32((__m256i)load(from), order), on);
+#else
+  Vec<T> v{};
+  for (int i = 0; i < kWidth<T>; ++i)
+    if (bits >> i & 1) v[i] = *from++;
+  return v;
 #endif
 }
 

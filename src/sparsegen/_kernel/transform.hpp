@@ -70,8 +70,8 @@ inline T near_one(T top) {
   return found;
 }
 
-// How a row goes on: it is projected; its threshold is 0 and the radius its sum; or it is entmax of alpha = 1.5, or of another.
-enum class Way { project, shares, root, power };
+// How a row goes on: it is projected; its threshold is 0 and the radius its sum; or it is entmax of alpha = 1.5.
+enum class Way { project, shares, root };
 
 // What has become of a row: the radius to project it on, and what the way back needs to know.
 struct Prepared {
