@@ -38,7 +38,8 @@ def rows(kind, k, dtype, n=5):
     rng = np.random.default_rng([k, len(kind)])
     z = rng.standard_normal((n, k))
     changed = {
-        "normal": z, "narrow": z / 1000, "wide": z * 5, "huge": z * 1e30, "far from 0": z + 1e4, "tied": np.round(z * 2) / 2,
+        "normal": z, "narrow": z / 1000, "wide": z * 5, "huge": z * 1e30, "far from 0": z + 1e4,
+        "tied": np.round(z * 2) / 2,
         "equal": z * 0 + 3, "heavy": np.sign(z) * np.exp(3 * np.abs(z)), "rising": np.sort(z), "falling": -np.sort(-z),
         "hidden": np.where(rng.random(z.shape) < 0.4, -math.inf, z),
     }[kind]  # fmt: skip

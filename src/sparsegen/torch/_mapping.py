@@ -9,12 +9,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.compiler import is_dynamo_compiling
 
 from sparsegen._table import checks
 from sparsegen._table.controls import CONTROLS, control_number
 from sparsegen._table.maps import Map
 from sparsegen.torch import _apply
-from sparsegen.torch._route import is_compiling, know_forward, one_number, quick, quick_module
+from sparsegen.torch._route import know_forward, one_number, quick, quick_module
 
 # How far theta may go: exp(theta), and division by its square, are finite, in float32 at least.
 _FAR, _FARTHER = (0.45 * math.log(torch.finfo(dtype).max) for dtype in (torch.float32, torch.float64))
@@ -114,7 +115,7 @@ class Mapping(nn.Module):
 
     def __call__(self, scores: Tensor, mask: Tensor | None = None) -> Tensor:
         """Map the scores as :meth:`forward` does; hooks and whatever else torch does around it are seen to."""
-        p = None if mask is not None or is_compiling() else quick_module(self, scores)
+        p = None if mask is not None or is_dynamo_compiling() else quick_module(self, scores)
         return super().__call__(scores, mask) if p is None else p
 
     def kept(self) -> Tensor:
@@ -164,7 +165,7 @@ class Mapping(nn.Module):
     def _by_number(self, scores: Tensor, mask: Tensor | None, row: Map, kept: float) -> Tensor:
         """The same in few calls, of one control that has no gradient."""
         radius, second = self._told(kept)
-        quickly = mask is None and self.dim == -1 and not is_compiling()
+        quickly = mask is None and self.dim == -1 and not is_dynamo_compiling()
         p = quick(scores, row.kind, radius, second) if quickly else None
         if p is not None:
             return p

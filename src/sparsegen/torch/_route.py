@@ -44,8 +44,8 @@ _core.know_torch({
 })  # fmt: skip
 
 # A map of a plain tensor along its last axis (scores, kind, radius, second), or of one of our modules (module, scores),
-# without mask and gradients, in few calls; None: ask for more. Who calls them asks is_compiling() first: the compiler
-# knows nothing of them.
+# without mask and gradients, in few calls; None: ask for more. Who calls them asks is_dynamo_compiling() first, as the
+# compiler knows nothing of them; other tracers show in what they ask themselves.
 quick, quick_module = _core.quick_map, _core.quick_module
 
 # The engines of other devices than the CPU, imported when the first tensor of theirs arrives ("cuda" is ROCm's name

@@ -17,11 +17,12 @@ from math import inf
 from typing import Any, Literal, Protocol, overload
 
 from torch import Tensor
+from torch.compiler import is_dynamo_compiling
 
 from sparsegen._table.maps import MAPS
 from sparsegen._table.prose import TORCH, map_doc
 from sparsegen.torch._apply import Info, apply, apply_project, apply_sparsegen
-from sparsegen.torch._route import is_compiling, quick
+from sparsegen.torch._route import quick
 
 Both = tuple[Tensor, Info]
 Control = float | Tensor
@@ -122,7 +123,7 @@ def _uncontrolled(name: str) -> Any:
 
     def f(scores: Tensor, *, dim: int = -1, mask: Tensor | None = None, return_info: bool = False) -> Any:
         if dim == -1 and mask is None and not return_info:
-            p = None if is_compiling() else quick(scores, kind, radius, second)
+            p = None if is_dynamo_compiling() else quick(scores, kind, radius, second)
             if p is not None:
                 return p
         return apply(name, scores, {}, dim, mask, return_info)
@@ -137,7 +138,7 @@ def _with_lam(name: str) -> Any:
         scores: Tensor, *, lam: Any = 0.0, dim: int = -1, mask: Tensor | None = None, return_info: bool = False
     ) -> Any:
         if dim == -1 and mask is None and not return_info and type(lam) is float and lam < 1:
-            p = None if is_compiling() else quick(scores, kind, 1 - lam, 1.0)
+            p = None if is_dynamo_compiling() else quick(scores, kind, 1 - lam, 1.0)
             if p is not None:
                 return p
         return apply(name, scores, {"lam": lam}, dim, mask, return_info)
@@ -150,7 +151,7 @@ def _with_q(name: str) -> Any:
 
     def f(scores: Tensor, *, q: Any, dim: int = -1, mask: Tensor | None = None, return_info: bool = False) -> Any:
         if dim == -1 and mask is None and not return_info and type(q) is float and q >= 0:
-            p = None if is_compiling() else quick(scores, kind, q, 1.0)
+            p = None if is_dynamo_compiling() else quick(scores, kind, q, 1.0)
             if p is not None:
                 return p
         return apply(name, scores, {"q": q}, dim, mask, return_info)
@@ -165,7 +166,7 @@ def _with_temperature(name: str) -> Any:
         scores: Tensor, *, temperature: Any = 1.0, dim: int = -1, mask: Tensor | None = None, return_info: bool = False
     ) -> Any:
         if dim == -1 and mask is None and not return_info and type(temperature) is float and temperature > 0:
-            p = None if is_compiling() else quick(scores, kind, 1.0, temperature)
+            p = None if is_dynamo_compiling() else quick(scores, kind, 1.0, temperature)
             if p is not None:
                 return p
         return apply(name, scores, {"temperature": temperature}, dim, mask, return_info)
@@ -180,7 +181,7 @@ def _with_alpha(name: str) -> Any:
         scores: Tensor, *, alpha: Any = 1.5, dim: int = -1, mask: Tensor | None = None, return_info: bool = False
     ) -> Any:
         if dim == -1 and mask is None and not return_info and type(alpha) is float and 1 <= alpha < inf:
-            p = None if is_compiling() else quick(scores, kind, 1.0, alpha)
+            p = None if is_dynamo_compiling() else quick(scores, kind, 1.0, alpha)
             if p is not None:
                 return p
         return apply(name, scores, {"alpha": alpha}, dim, mask, return_info)
@@ -203,7 +204,7 @@ def _with_lam_and_temperature(name: str) -> Any:
             and lam < 1
             and temperature > 0
         ):
-            p = None if is_compiling() else quick(scores, kind, 1 - lam, temperature)
+            p = None if is_dynamo_compiling() else quick(scores, kind, 1 - lam, temperature)
             if p is not None:
                 return p
         return apply(name, scores, {"lam": lam, "temperature": temperature}, dim, mask, return_info)
