@@ -15,7 +15,7 @@
 
 namespace sparsegen::SPARSEGEN_ISA {
 
-inline constexpr int kPowerSlots = 3;  // places that a row takes: its own, and two for what is packed of it
+inline constexpr int kPowerSlots = 4;  // places that a row takes: its own, one for what is packed of it, two for doubles
 
 // Sums of shares p, of p / u and of p / u^2, where u is the power a of p.
 struct PowerSums {
@@ -25,7 +25,8 @@ struct PowerSums {
 template <class T>
 struct PowerRow {
   const T* x;
-  T *p, *kept, *shares;  // where its entries are packed, and the shares of those
+  T *p, *kept;        // where its entries are packed
+  double* shares;     // and the shares of those; in the end as T, from the same place
   double a, one_over_a;
   T top, cut;      // the entries above cut are packed
   T bound;         // those at or below it have no share
@@ -92,8 +93,7 @@ inline void power_pass(PowerRow<T>& row) {
       sum += share, steeps += slant;
       if constexpr (write) {
         bends = fma(slant, steep, bends);
-        const Vec<C> least = splat(C(std::numeric_limits<T>::denorm_min()));  // a positive probability stays positive
-        store_as<C>(row.shares + i, select<C>(share > Vec<C>{}, vmax(share, least), share));
+        store(row.shares + i, share);
       } else if (drop) {
         kept += pack(row.kept + kept, x, bits_above<T>(x, bound));
       }
@@ -105,10 +105,41 @@ inline void power_pass(PowerRow<T>& row) {
   row.sums = {shares.value(), slope.value(), bend};
 }
 
+// The shares at a row's t, from those a step `before` it: by their series where the step is small beside the power a of a share,
+// else anew. They are left as T, where a positive share stays positive. Returns their sum.
+template <class T>
+inline double correct_shares(const PowerRow<T>& row, double before, double step) {
+  constexpr int W = kWidth<double>;
+  constexpr double limit = sizeof(T) == 4 ? 0x1p-8 : 0x1p-14, least = std::numeric_limits<T>::denorm_min();
+  const Shares<double> at(row);
+  const Vec<double> zero{}, one = splat(1.0), on = splat(step), first = splat(step * row.one_over_a);
+  const Vec<double> second = splat((1 - row.a) / 2), third = splat((1 - 2 * row.a) / 3);
+  T* const out = reinterpret_cast<T*>(row.shares);
+  Total<double> total;
+  for (int64_t i = 0; i < row.n;) {
+    Vec<double> sum{};
+    for (const int64_t end = std::min(row.n, i + kSpanTurns * W); i < end; i += W) {
+      const Vec<double> x = load_as<double>(row.kept + i), old = load(row.shares + i), d = before - (at.top - x) * at.a;
+      const Vec<double> e = first / select<double>(d > zero, d, one);
+      Vec<double> share = old * fma(e, fma(second * e, fma(third, e, one), one), one);
+      const Mask<double> far = (vmax(e, -e) > splat(limit)) | ((d <= zero) & (d + on > zero));
+      if (lane_bits<double>(far)) {
+        Vec<double> steep;
+        share = select<double>(far, at.of(x, steep), share);
+      }
+      sum += share;
+      store_as<double>(out + i, select<double>(share > zero, vmax(share, splat(least)), share));
+    }
+    total.add(lanes_sum(sum));
+  }
+  return total.value();
+}
+
 template <class T>
 class PowerRows {
   static constexpr int W = kWidth<T>;
   static constexpr int kSample = 4 * W;              // so many maxima of parts of a row
+  static constexpr int kSampled = 2 * kSample;       // longest row that is not worth them
   static constexpr double kFirst = 0x1p-3;           // what their sum may be off by
   static constexpr double kNear = 0x1p-6;            // the same of the sum of the row, before its last step in T
   // And of the shares that are written: those near the threshold are as far off, over their power a.
@@ -116,12 +147,12 @@ class PowerRows {
   static constexpr double kMargin = 0x1p-14;         // more than rounding in T makes of a step, beside t
 
  public:
-  // `room` has two places for each row, of `stride` entries: K and two vectors.
+  // `room` has three places for each row, of `stride` entries: K and two vectors.
   PowerRows(int64_t K, T* room, int64_t stride) : K_(K), room_(room), stride_(stride) {}
 
   // Rows without an answer are done at once.
   void add(const T* x, T* p, double alpha) {
-    PowerRow<T> row{x, p, room_ + 2 * m_ * stride_, room_ + (2 * m_ + 1) * stride_, alpha - 1, 1 / (alpha - 1), -kInf<T>,
+    PowerRow<T> row{x, p, room_ + 3 * m_ * stride_, doubles(room_ + (3 * m_ + 1) * stride_), alpha - 1, 1 / (alpha - 1), -kInf<T>,
                     -kInf<T>, -kInf<T>, 0, 1, 0, {1, 1, 0}, kInf<double>, true};
     if (!(alpha >= 1 && alpha < kInf<double>)) return void(std::fill_n(p, K_, std::numeric_limits<T>::quiet_NaN()));
     if (!look(row)) return;
@@ -129,7 +160,7 @@ class PowerRows {
   }
 
   void run(bool stream) {
-    if (K_ > kSample) {
+    if (K_ > kSampled) {
       search(kFirst);
       for (int i = 0; i < m_; ++i) pick(rows_[i]);
     }
@@ -160,7 +191,7 @@ class PowerRows {
     if (lane_bits<T>(bad) || row.top == kInf<T>) return std::fill_n(row.p, K_, std::numeric_limits<T>::quiet_NaN()), false;
     if (row.top == -kInf<T>) return std::fill_n(row.p, K_, T(0)), false;
     set_bound(row, 1);
-    if (K_ <= kSample || row.a > 1) return pick(row), true;
+    if (K_ <= kSampled || row.a > 1) return pick(row), true;
     for (int j = 0; j < 4; ++j) store(row.kept + j * W, top[j]);
     store(row.kept + kSample, splat(-kInf<T>));
     row.n = kSample;
@@ -201,7 +232,12 @@ class PowerRows {
     }
   }
 
-  // Newton's method in double, with the shares of each pass written: the last are the row's.
+  static double* doubles(T* room) {
+    const uintptr_t at = reinterpret_cast<uintptr_t>(room), size = sizeof(double);
+    return reinterpret_cast<double*>((at + size - 1) / size * size);
+  }
+
+  // In double: sums, a step, and the shares after it. Those whose sum is right are the row's.
   void settle() {
     for (int i = 0; i < m_; ++i) (rows_[i].open = rows_[i].a <= 1) ? void() : level(rows_[i]);
     for (int pass = 0, open = 1; open && pass < kMostPasses; ++pass) {
@@ -209,21 +245,24 @@ class PowerRows {
       for (int i = 0; i < m_; ++i)
         if (rows_[i].open) power_pass<double, true>(rows_[i]);
       for (int i = 0; i < m_; ++i)
-        if (rows_[i].open) open += rows_[i].open = move_on(rows_[i]);
+        if (rows_[i].open) open += rows_[i].open = !move_on(rows_[i]);
     }
   }
 
-  // A step, to the third order; false where the sum is right, or as near as rounding lets it come.
+  // A step, to the third order; true where the sum is right then, or as near as rounding lets it come.
   static bool move_on(PowerRow<T>& row) {
-    const double off = row.sums.shares - 1, size = std::fabs(off);
-    if (size <= kRight || (size <= kRounded && size >= row.off)) return false;
-    row.off = size;
-    const double newton = -row.a * off / row.sums.slope;
-    const double curve = (1 - row.a) * row.one_over_a / 2 * newton * row.sums.bend / row.sums.slope;
-    const double step = std::max(newton * (1 - std::clamp(curve, -0.25, 0.25)), row.t * (0x1p-10 - 1));
-    const double next = row.t + step, part = next - row.t;
-    row.rest += (row.t - (next - part)) + (step - part), row.t = next;
-    return true;
+    const PowerSums& sums = row.sums;
+    const double newton = -row.a * (sums.shares - 1) / sums.slope, before = row.t;
+    const double curve = (1 - row.a) * row.one_over_a / 2 * newton * sums.bend / sums.slope;
+    const double step = std::max(newton * (1 - std::clamp(curve, -0.25, 0.25)), before * (0x1p-10 - 1));
+    row.t = before + step;
+    const double part = row.t - before;
+    row.rest += (before - (row.t - part)) + (step - part);
+    row.sums.shares = correct_shares(row, before, step);
+    const double off = std::fabs(row.sums.shares - 1);
+    if (off <= kRight || (off <= kRounded && off >= row.off)) return true;
+    row.off = off;
+    return false;
   }
 
   // a > 1: the sum rises with t, but not evenly. Newton's steps within a bracket that is halved, in ratio, every fourth time.
@@ -240,13 +279,14 @@ class PowerRows {
     }
     row.t = high;
     power_pass<double, true>(row);
+    row.sums.shares = correct_shares(row, high, 0);
   }
 
   // The shares to the places of their entries, 0 to others. `p` may be `x`.
   template <bool stream>
   void put_back(const PowerRow<T>& row) const {
     const Vec<T> cut = splat(row.cut), scale = splat(T(1 / row.sums.shares));
-    const T* from = row.shares;
+    const T* from = reinterpret_cast<const T*>(row.shares);
     each(row.x, [&](int64_t at, Vec<T> v) {
       const unsigned bits = bits_above<T>(v, cut);
       const Vec<T> p = unpack(from, bits) * scale;
