@@ -222,7 +222,7 @@ inline void choose_shares(T* x, int64_t K, double keep, double temperature, bool
   const Prepared made = (open ? make_shares<T, true, true> : make_shares<T, true>)(Transform::exp, x, x, K, keep, temperature);
   if (made.way == Way::shares) {
     out.dense = true;
-    return write_shares<false>(x, K, made.radius, x);
+    return write_shares<false, false>(x, K, made.radius, x);
   }
   const Row<T> row(x, K);
   const double r = made.radius;

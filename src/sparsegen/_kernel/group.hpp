@@ -18,13 +18,22 @@ template <class T>
 struct LaneRadii {
   T r[kWidth<T>], scale[kWidth<T>];
   unsigned plain = 0;
+  // `radius` has room for W, whatever n is.
   __attribute__((noinline)) void set(const double* radius, int n) {
+    constexpr int D = kWidth<double>;
+    constexpr double big = kBigRadius<T>;
+    typedef T Part __attribute__((vector_size(D * sizeof(T))));
+    const Vec<double> one = splat(1.0);
     plain = 0;
-    for (int i = 0; i < n; ++i) {
-      const bool ok = plain_radius<T>(radius[i]);
-      r[i] = ok ? T(radius[i]) : T(1), scale[i] = ok ? T(1 / radius[i]) : T(1);
-      plain |= unsigned(ok) << i;
+    for (int i = 0; i < n; i += D) {
+      const Vec<double> given = load(radius + i);
+      const Mask<double> ok = (given >= splat(1 / big)) & (given <= splat(big));
+      const Vec<double> kept = select<double>(ok, given, one);
+      const Part near = __builtin_convertvector(kept, Part), over = __builtin_convertvector(one / kept, Part);
+      std::memcpy(r + i, &near, sizeof near), std::memcpy(scale + i, &over, sizeof over);
+      plain |= lane_bits<double>(ok) << i;
     }
+    plain &= n < 32 ? (1u << n) - 1 : ~0u;
   }
 };
 

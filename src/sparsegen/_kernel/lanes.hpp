@@ -3,7 +3,7 @@
 
 #include <utility>
 
-#include "simplex.hpp"
+#include "vjp.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
 
@@ -195,16 +195,15 @@ inline void sorted_cut(Vec<T>* v, Vec<T> r, Vec<T>& tau, Vec<T>& count) {
 }
 
 // Gradients as vjp_short() has them, for n <= W rows of K >= kTile entries. `lanes` has room for 2 K vectors.
-template <class T>
-inline void vjp_lanes(const T* const* p, const T* const* v, Vec<T> scale, int n, int64_t K, T* const* g, T* lanes,
-                      T* along) {
+template <Along when, class T>
+inline void vjp_lanes(const T* const* p, const T* const* v, int n, int64_t K, Factors<T> by, T* const* g, T* lanes) {
   constexpr int W = kWidth<T>;
   const T *ps[W], *vs[W];
   for (int i = 0; i < W; ++i) ps[i] = p[i < n ? i : 0], vs[i] = v[i < n ? i : 0];
   T *lp = lanes, *lv = lanes + K * W;
   to_lanes(ps, K, lp);
   to_lanes(vs, K, lv);
-  const Vec<T> zero{};
+  const Vec<T> zero{}, scale = load(by.scale);
   Vec<T> sum{}, wp{};
   Mask<T> count{};
   for (int64_t k = 0; k < K * W; k += W) {
@@ -218,8 +217,14 @@ inline void vjp_lanes(const T* const* p, const T* const* v, Vec<T> scale, int n,
     wp += w * pk;
     store(lv + k, w * scale + nan);
   }
-  if (along) store(along, wp + nan);
-  from_lanes<T>(K, g, (1u << n) - 1, [&](int64_t at, bool) { return load(lv + at); });
+  if (by.along) store(by.along, wp + nan);
+  const unsigned rows = (1u << n) - 1;
+  if constexpr (when == Along::before) {
+    const Vec<T> more = wp * load(by.each);
+    from_lanes<T>(K, g, rows, [&](int64_t at, bool) { return load(lv + at) + more; });
+  } else {
+    from_lanes<T>(K, g, rows, [&](int64_t at, bool) { return load(lv + at); });
+  }
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

@@ -1,4 +1,4 @@
-// The way back of the maps of maps.hpp and of radii of the mean: gradients of scores and controls of a row, in one call.
+// The way back of the maps of maps.hpp and of radii of the mean: gradients of scores and controls of rows, in one call.
 //
 // With s = [p > 0], w = s o (v - mean_S v) and the points x = g(z) of the transform, projected onto r:
 //   grad_x = w / r - (w.p) / r dr/dx,   grad_z = grad_x o g'(z),   grad_control = -(w.p) / r dr/dcontrol.
@@ -17,9 +17,11 @@ struct MeanSlopes {
 
 inline MeanSlopes mean_slopes(Rule rule, double mean, double n, double q) {
   if (std::isinf(q) || n == 0) return {0, 0};
-  const double turn = rule == Rule::cone ? 1 : mean > 0 ? 1 : mean < 0 ? -1 : 0, height = rule == Rule::cone ? mean : std::fabs(mean);
+  const bool cone = rule == Rule::cone;
+  const double turn = cone ? 1 : double(mean > 0) - double(mean < 0);  // no branch: signs are not foreseen
+  const double height = cone ? mean : std::fabs(mean);
   const double width = 1 / n + q;
-  return {turn / width / n, (1 / n - height) / (width * width)};
+  return {turn / (1 + n * q), (1 / n - height) / (width * width)};
 }
 
 // One row: its arrays, and what is known of it.
@@ -29,18 +31,75 @@ struct MapRow {
   T* g;  // may be none of the others
   int64_t K;
   double control, second, radius, base, count;
+
+  bool constant() const { return radius == 0 || std::isinf(radius); }
+  bool open() const { return count == double(K); }  // no entry is known to be hidden
 };
 
 struct ControlGradients {
   double radius = 0, second = 0;
 };
 
+// What multiplies the gradient of points that were made of the scores z: of(row) makes an f(x, z), x times the derivative there.
+// What does not move has no gradient, however steep it is (0 times infinity is no number), and what is hidden has none.
+template <class T, class Of>
+struct Steep {
+  static constexpr bool kAsks = false;
+  const T* const* z;
+  Of of;
+  int first = 0;
+
+  template <class F>
+  struct Row {
+    const T* z;
+    F f;
+    template <class Get>
+    Vec<T> operator()(Vec<T> x, int64_t at, Get&& get) const {
+      const Vec<T> zi = get(z + at);
+      return keep<T>((zi > splat(-kInf<T>)) & (x != Vec<T>{}), f(x, zi));
+    }
+  };
+
+  Steep from(int i) const { return {z, of, first + i}; }
+  auto row(int i) const {
+    auto f = of(first + i);
+    return Row<decltype(f)>{z[first + i], f};
+  }
+};
+
+// A number for each row as T has it, no larger than T can be: the w.p that it multiplies may be 0.
+template <class T>
+inline T within(double x) {
+  constexpr double most = std::numeric_limits<T>::max();
+  return T(std::min(std::max(x, -most), most));
+}
+
+// Rows of a block whose gradients are w / r and what comes through the radius, brought together.
+template <class T>
+struct Pulled {
+  int n = 0, row[kGroup];
+  const T *z[kGroup], *p[kGroup], *v[kGroup];
+  T* g[kGroup];
+  T scale[kGroup + kWidth<T>] = {}, each[kGroup + kWidth<T>] = {}, along[kGroup + kWidth<T>] = {};
+
+  // dr/dx is `slope` in each entry that may be chosen; points are `unit` times the scores.
+  void add(int i, const T* zi, const T* pi, const T* vi, T* gi, double radius, double slope, double unit) {
+    const double by = unit / radius;
+    z[n] = zi, p[n] = pi, v[n] = vi, g[n] = gi, row[n] = i, scale[n] = within<T>(by), each[n] = within<T>(-slope * by);
+    ++n;
+  }
+
+  template <Along when, class F>
+  void run(int64_t K, const Scratch<T>& s, const F& steep) {
+    vjp_group<when>(p, v, n, K, Factors<T>{scale, each, along}, g, s, steep);
+  }
+};
+
+// A row alone: powers, and shares, whose threshold is 0.
 template <class T>
 class MapVjp {
  public:
-  MapVjp(const MapVjpJob& job, const MapRow<T>& row, bool stream)
-      : job_(job), row_(row), shares_(job.rule == Rule::total && row.control == 1), skips_(row.K >= kSkipFrom),
-        stream_(stream && !job.grad_second && aligned(row.g)) {}
+  MapVjp(const MapVjpJob& job, const MapRow<T>& row) : job_(job), row_(row) {}
 
   ControlGradients run() {
     if (std::isnan(row_.p[0])) {
@@ -48,114 +107,9 @@ class MapVjp {
       return {double(row_.p[0]), double(row_.p[0])};
     }
     if (job_.power) return powers();
-    centre();
-    const bool needed = job_.rule != Rule::given || job_.grad_radius;
-    along_ = needed ? along() : 0;
-    write();
-    return {radius_gradient(), job_.grad_second ? cooling() : 0};
-  }
-
- private:
-  // Sums f(at, p, on, get) over the vectors with some support, in doubles from span to span.
-  template <class F>
-  double sum_of(F&& f) const {
-    constexpr int64_t span = 64 * kWidth<T>;
-    double total = 0;
-    for (int64_t from = 0; from < row_.K; from += span) {
-      Vec<T> sum{};
-      each_vector<T>(std::min(span, row_.K - from), [&](int64_t at, auto get, auto) {
-        const Vec<T> p = get(row_.p + from + at);
-        const Mask<T> on = p > Vec<T>{};
-        if (!skips_ || lane_bits<T>(on)) sum += keep<T>(on, f(from + at, p, get));
-      });
-      total += double(lanes_sum(sum));
-    }
-    return total;
-  }
-
-  // The mean of v over the support; 0 for shares, which do not need it but for the gradient of their radius.
-  void centre() {
-    Mask<T> n{};
-    const double sum = sum_of([&](int64_t at, Vec<T> p, auto get) {
-      n -= p > Vec<T>{};
-      return get(row_.v + at);
-    });
-    mean_ = T(sum / double(std::max<int64_t>(lanes_sum(n), 1)));
-  }
-
-  // w.p
-  double along() const {
-    const Vec<T> mean = splat(mean_);
-    return sum_of([&](int64_t at, Vec<T> p, auto get) { return (get(row_.v + at) - mean) * p; });
-  }
-
-  bool constant() const { return row_.radius == 0 || std::isinf(row_.radius); }
-
-  double radius_gradient() const {
-    if (!job_.grad_radius || constant()) return 0;
-    if (job_.rule == Rule::given || job_.rule == Rule::total) return std::isinf(row_.control) ? 0 : -along_ / row_.control;
-    return -along_ / row_.radius * mean_slopes(job_.rule, row_.base, row_.count, row_.control).control;
-  }
-
-  // What every entry that may be chosen gets through the radius.
-  double common() const {
-    if (job_.rule == Rule::given || constant()) return 0;
-    if (job_.rule == Rule::total) return -along_ * row_.control / row_.radius;
-    return -along_ / row_.radius * mean_slopes(job_.rule, row_.base, row_.count, row_.control).each;
-  }
-
-  void write() {
-    if (constant()) return void(std::fill_n(row_.g, row_.K, T(0)));  // not 0 times a slope, which may be infinite
-    if (shares_ && job_.transform == Transform::exp) return write_softmax();
-    switch (job_.transform) {
-      case Transform::lin: {
-        const T unit = job_.rule == Rule::total ? T(row_.base) : T(1);
-        return write_with([=](Vec<T> x, Vec<T>) { return x * unit; });
-      }
-      case Transform::exp: {
-        const Vec<T> top = splat(T(row_.base));
-        const bool cooled = job_.rule == Rule::total;
-        const Vec<T> by = splat(cooled ? std::max(T(row_.second), std::numeric_limits<T>::min()) : T(1));
-        return write_with([=](Vec<T> x, Vec<T> z) { return x * (vexp<T>((z - top) / by) / by); });
-      }
-      case Transform::sq: {
-        const Vec<T> unit = splat(T(row_.base));
-        return write_with([=](Vec<T> x, Vec<T> z) { return x * (T(2) * (z * unit) * unit); });
-      }
-      case Transform::log: return write_with([](Vec<T> x, Vec<T> z) { return x / z; });  // 1 / z may be infinite
-    }
-  }
-
-  // steep(x, z): x times the derivative of the transform at z.
-  template <class F>
-  void write_with(F&& steep) {
-    stream_ ? write_past<true>(steep) : write_past<false>(steep);
-  }
-
-  template <bool stream, class F>
-  void write_past(F&& steep) {
-    const T scale = constant() ? T(0) : vjp_scale<T>(row_.radius), shared = T(common());
-    const Vec<T> mean = splat(mean_), by = splat(scale), more = splat(shared), hidden = splat(-kInf<T>);
-    const bool everywhere = shared != 0, all = everywhere || shares_;
-    each_vector<T, stream>(row_.K, [&](int64_t at, auto get, auto write) {
-      Mask<T> on = get(row_.p + at) > Vec<T>{};
-      if (skips_ && !all && !lane_bits<T>(on)) return write(row_.g + at, Vec<T>{});
-      const Vec<T> z = get(row_.z + at);
-      if (shares_) on = z > hidden;  // where the threshold is 0, entries that are 0 move with the others
-      Vec<T> x = keep<T>(on, (get(row_.v + at) - mean) * by);
-      if (everywhere) x += more;
-      // What does not move has no gradient, however steep the transform is there: 0 times infinity is no number.
-      write(row_.g + at, keep<T>((everywhere ? z > hidden : on) & (x != Vec<T>{}), steep(x, z)));
-    });
-  }
-
-  // p (v - v.p) / t: the weights themselves need not be made again.
-  void write_softmax() {
-    const Vec<T> mean = splat(mean_), less = splat(T(along_));
-    const Vec<T> by = splat(std::max(T(row_.second), std::numeric_limits<T>::min()));
-    each_vector<T>(row_.K, [&](int64_t at, auto get, auto write) {
-      write(row_.g + at, get(row_.p + at) * ((get(row_.v + at) - mean) - less) / by);
-    });
+    if (!row_.constant()) return shares();
+    std::fill_n(row_.g, row_.K, T(0));  // not 0 times a slope, which may be infinite
+    return {};
   }
 
   // In the temperature: -sum grad_z (z - top) / t.
@@ -168,6 +122,46 @@ class MapVjp {
       sum += keep<T>(z > hidden, get(row_.g + at) * (z - top));
     });
     return -double(lanes_sum(sum)) / row_.second;
+  }
+
+ private:
+  // Of v over the support, where an entry weighs f(p).
+  template <class F>
+  double mean_of(F&& f) const {
+    constexpr int64_t span = 64 * kWidth<T>;
+    double total = 0, weight = 0;
+    for (int64_t from = 0; from < row_.K; from += span) {
+      Vec<T> sum{}, all{};
+      each_vector<T>(std::min(span, row_.K - from), [&](int64_t at, auto get, auto) {
+        const Vec<T> p = get(row_.p + from + at), w = f(p);
+        const Mask<T> on = p > Vec<T>{};
+        add_where<T>(on, w, all), add_where<T>(on, w * get(row_.v + from + at), sum);
+      });
+      total += double(lanes_sum(sum)), weight += double(lanes_sum(all));
+    }
+    return weight > 0 ? total / weight : 0;
+  }
+
+  // The mean over the support drops out of the gradient, but for that of the share which is the radius. Entries that are 0
+  // move with the others.
+  ControlGradients shares() {
+    const double mean = mean_of([](Vec<T> p) { return p; });
+    const Vec<T> less = splat(T(mean)), scale = splat(T(1 / row_.radius)), unit = splat(T(row_.base));
+    if (job_.transform == Transform::exp) {
+      const Vec<T> by = splat(std::max(T(row_.second), std::numeric_limits<T>::min()));
+      each_vector<T>(row_.K, [&](int64_t at, auto get, auto write) {
+        write(row_.g + at, get(row_.p + at) * (get(row_.v + at) - less) / by);
+      });
+    } else {
+      const bool squares = job_.transform == Transform::sq;
+      each_vector<T>(row_.K, [&](int64_t at, auto get, auto write) {
+        const Vec<T> z = get(row_.z + at), steep = squares ? T(2) * (z * unit) * scale * unit : scale * unit;
+        write(row_.g + at, keep<T>(z > splat(-kInf<T>), (get(row_.v + at) - less) * steep));
+      });
+    }
+    double to_share = 0;
+    if (job_.grad_radius) to_share = mean_of([](Vec<T>) { return splat(T(1)); }) - mean;
+    return {to_share, job_.grad_second ? cooling() : 0};
   }
 
   // p^(2 - alpha) where p > 0.
@@ -223,9 +217,106 @@ class MapVjp {
 
   const MapVjpJob& job_;
   const MapRow<T>& row_;
-  bool shares_, skips_, stream_;  // is the threshold 0; is a vector without support worth a branch; is the gradient large
-  T mean_ = 0;
-  double along_ = 0;
+};
+
+// Rows of one block: together what is w / r and more, the others alone.
+template <class T>
+class MapVjpBlock {
+ public:
+  MapVjpBlock(const MapVjpJob& job, const Scratch<T>& s)
+      : job_(job), s_(s), linear_(job.transform == Transform::lin), total_(job.rule == Rule::total),
+        given_(job.rule == Rule::given) {}
+
+  // Rows [row, row + n), which stand at z[i], p[i], v[i], to g[i].
+  void run(int64_t row, int n, const T* const* z, const T* const* p, const T* const* v, T* const* g) {
+    straight_.n = steep_.n = 0;
+    for (int i = 0; i < n; ++i) {
+      const MapRow<T> one = row_at(row + i, z[i], p[i], v[i], g[i]);
+      if (job_.power || (total_ && one.control == 1) || one.constant()) {
+        keep(row + i, MapVjp<T>(job_, one).run());
+        continue;
+      }
+      // Where nothing comes through the radius, or to every entry, the scores of a linear map need not be read.
+      Pulled<T>& rows = linear_ && (given_ || one.open()) ? straight_ : steep_;
+      rows.add(i, z[i], p[i], v[i], g[i], one.radius, slope(one), linear_ && total_ ? one.base : 1);
+    }
+    if (straight_.n) pull_straight(row);
+    if (steep_.n) pull_steep(row);
+  }
+
+ private:
+  MapRow<T> row_at(int64_t at, const T* z, const T* p, const T* v, T* g) const {
+    const double control = job_.radius_of(at);
+    return {z, p, v, g, job_.K, control, job_.second_of(at), job_.found ? job_.found[at] : control,
+            job_.base ? job_.base[at] : 0, job_.count ? job_.count[at] : 0};
+  }
+
+  // dr/dx in each entry that may be chosen.
+  double slope(const MapRow<T>& one) const {
+    return given_ ? 0 : total_ ? one.control : mean_slopes(job_.rule, one.base, one.count, one.control).each;
+  }
+
+  void pull_straight(int64_t row) {
+    if (!given_) straight_.template run<Along::before>(job_.K, s_, Straight{});
+    else if (job_.grad_radius) straight_.template run<Along::after>(job_.K, s_, Straight{});
+    else straight_.template run<Along::none>(job_.K, s_, Straight{});
+    keep_controls(row, straight_);
+  }
+
+  void pull_steep(int64_t row) {
+    const double* const base = job_.base + row;
+    const int* const at = steep_.row;
+    switch (job_.transform) {
+      case Transform::lin: climb([](int) { return [](Vec<T> x, Vec<T>) { return x; }; }); break;
+      case Transform::exp:
+        climb([&](int i) {
+          const T least = std::numeric_limits<T>::min();
+          const Vec<T> top = splat(T(base[at[i]])), by = splat(total_ ? std::max(T(job_.second_of(row + at[i])), least) : T(1));
+          return [=](Vec<T> x, Vec<T> z) { return x * (vexp<T>((z - top) / by) / by); };
+        });
+        break;
+      case Transform::sq:
+        climb([=](int i) {
+          const Vec<T> unit = splat(T(base[at[i]]));
+          return [=](Vec<T> x, Vec<T> z) { return x * (T(2) * (z * unit) * unit); };
+        });
+        break;
+      case Transform::log: climb([](int) { return [](Vec<T> x, Vec<T> z) { return x / z; }; }); break;  // 1 / z may be infinite
+    }
+    keep_controls(row, steep_);
+  }
+
+  template <class Of>
+  void climb(Of of) {
+    const Steep<T, Of> steep{steep_.z, of};
+    if (given_ && !job_.grad_radius) steep_.template run<Along::none>(job_.K, s_, steep);
+    else steep_.template run<Along::before>(job_.K, s_, steep);
+  }
+
+  void keep_controls(int64_t row, const Pulled<T>& rows) const {
+    if (!job_.grad_radius && !job_.grad_second) return;
+    for (int i = 0; i < rows.n; ++i) {
+      const int64_t at = row + rows.row[i];
+      const MapRow<T> one = row_at(at, rows.z[i], rows.p[i], rows.v[i], rows.g[i]);
+      const double to_radius = job_.grad_radius ? radius_gradient(one, double(rows.along[i])) : 0;
+      keep(at, {to_radius, job_.grad_second ? MapVjp<T>(job_, one).cooling() : 0});
+    }
+  }
+
+  void keep(int64_t at, const ControlGradients& found) const {
+    if (job_.grad_radius) job_.grad_radius[at] = found.radius;
+    if (job_.grad_second) job_.grad_second[at] = found.second;
+  }
+
+  double radius_gradient(const MapRow<T>& one, double along) const {
+    if (given_ || total_) return std::isinf(one.control) ? 0 : -along / one.control;
+    return -along / one.radius * mean_slopes(job_.rule, one.base, one.count, one.control).control;
+  }
+
+  const MapVjpJob& job_;
+  const Scratch<T>& s_;
+  const bool linear_, total_, given_;
+  Pulled<T> straight_, steep_;
 };
 
 template <class S>
@@ -235,12 +326,13 @@ inline void map_vjp_rows(const MapVjpJob& job, int64_t begin, int64_t end) {
   S* grad = static_cast<S*>(job.grad);
   const bool direct = std::is_same_v<S, T> && job.strides.entry == 1;
   const bool read = std::is_same_v<S, T> && job.zs.entry == 1 && !job.mask;
-  const bool stream = direct && 4 * job.bytes() >= kStreamFrom;
   const int group = std::max(1, rows_together<T>(job.K, std::max(job.strides.entry, job.zs.entry)));
   const Workspace<T> workspace(job.K, 4 * group);
-  const Scratch<T>& s = workspace.view();
+  Scratch<T> s = workspace.view();
+  s.stream = direct && !job.grad_second && 4 * job.bytes() >= kStreamFrom;
   Scratch<T> slots[4];
   for (int i = 0; i < 4; ++i) slots[i] = s, slots[i].rows += i * group * s.stride;
+  MapVjpBlock<T> block(job, s);
   const T *zi[kGroup], *pi[kGroup], *vi[kGroup];
   T* gi[kGroup];
   for (int64_t row = begin; row < end; row += group) {
@@ -252,17 +344,10 @@ inline void map_vjp_rows(const MapVjpJob& job, int64_t begin, int64_t end) {
     find_rows<const T>(job, p, job.strides, row, n, direct, slots[1].rows, s.stride, pi);
     find_rows<const T>(job, v, job.strides, row, n, direct, slots[2].rows, s.stride, vi);
     find_rows(job, grad, job.strides, row, n, direct, slots[3].rows, s.stride, gi);
-    for (int i = 0; i < n; ++i) {
-      const int64_t at = row + i;
-      const MapRow<T> one{zi[i], pi[i], vi[i], gi[i], job.K, job.radius_of(at), job.second_of(at), job.found ? job.found[at] : job.radius_of(at),
-                          job.base ? job.base[at] : 0, job.count ? job.count[at] : 0};
-      const ControlGradients found = MapVjp<T>(job, one, stream).run();
-      if (job.grad_radius) job.grad_radius[at] = found.radius;
-      if (job.grad_second) job.grad_second[at] = found.second;
-    }
+    block.run(row, n, zi, pi, vi, gi);
     if (!direct) store_rows<false>(job, grad, job.strides, row, n, slots[3]);
   }
-  if (stream) finish_streams();
+  if (s.stream) finish_streams();
 }
 
 inline void map_vjp(const MapVjpJob& job, int64_t begin, int64_t end) {

@@ -14,7 +14,9 @@ class MapBlock {
  public:
   // `read` and `written` entries on are the rows that come next, in the scores and in the result; 0 where it is not known.
   MapBlock(const MapJob& job, const Scratch<T>& s, int64_t read, int64_t written)
-      : job_(job), s_(s), plain_(job), read_(read), written_(written) {
+      : job_(job), s_(s), plain_(job), read_(read), written_(written), squares_(job.transform == Transform::sq),
+        sums_(job.rule == Rule::total && job.transform != Transform::exp && !job.power),
+        all_shares_(job.rule == Rule::total && !job.radius_per_row && job.radius[0] == 1) {
     plain_.radius_per_row = true;
   }
 
@@ -24,13 +26,21 @@ class MapBlock {
     const unsigned done = job_.power ? powers(row, n, src, dst) | (K <= kRootLimit ? roots(row, n, K, src, dst) : 0) : 0;
     if (done == ~0u >> (32 - n)) return;
     Prepared made[kGroup];
+    const bool grouped = K > kLaneLimit && K <= kGroupLimit<T> && !job_.power && !all_shares_;
+    next_ = {grouped && read_ ? src[0] + read_ : nullptr, job_.xs.outer};
     bool one_by_one = done != 0;
+    if (sums_) sum_up(row, n, src, made);
     for (int i = 0; i < n; ++i) {
       if (done >> i & 1) continue;
       T* const x = slot(i);
-      ask_for_next(src[i], dst[i]);
-      made[i] = job_.power ? of_power(row + i, src[i], x) : prepare(row + i, src[i], x);
-      std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
+      if (!grouped || (made[i].plain && made[i].way == Way::shares)) ask_for_next(src[i], dst[i]);
+      if (made[i].plain) {
+        points_[i] = points(made[i].way, src[i], x, K);
+      } else {
+        points_[i] = x;
+        made[i] = job_.power ? of_power(row + i, src[i], x) : prepare(row + i, src[i], x);
+      }
+      if (points_[i] == x) std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
       if (made[i].outside) job_.outside->store(true);
       one_by_one |= made[i].way != Way::project;
       if (made[i].way == Way::shares) finish(made, i, K, dst);  // while it is in the first cache
@@ -46,10 +56,58 @@ class MapBlock {
  private:
   T* slot(int i) const { return s_.rows + i * s_.stride; }
 
-  // What comes next is read while a row is computed: docs/decisions/0026.
+  // What comes next is read while a row is computed: docs/decisions/0026. Groups of rows in one piece ask for it themselves.
   void ask_for_next(const T* x, const T* p) const {
     if (read_) each_line(x + read_, job_.K, 0, 1, prefetch_far);
     if (written_) each_line(p + written_, job_.K, 0, 1, prefetch_far_to_write);
+  }
+
+  // Finds the sums of rows of which that is all they need: those are made `plain`.
+  void sum_up(int64_t row, int n, const T* const* src, Prepared* made) const {
+    constexpr int W = kWidth<T>;
+    if (job_.K > kGroupLimit<T>) {
+      for (int i = 0; i < n; ++i) sum_up_long(row + i, src[i], made[i]);
+      return;
+    }
+    for (int i = 0; i < n; i += W) {
+      Vec<T> sums[W] = {};
+      unsigned negative = 0;
+      for (int j = 0; j < std::min(W, n - i); ++j) {
+        Sums<T> of;
+        squares_ ? of.template add<true>(src[i + j], job_.K) : of.template add<false>(src[i + j], job_.K);
+        sums[j] = of.sum, negative |= unsigned(of.negative()) << j;
+      }
+      alignas(kVectorBytes) T sum[W];
+      store(sum, fold_rows<T, Sum>(sums));
+      for (int j = 0; j < std::min(W, n - i); ++j) made[i + j] = of_sum(row + i + j, double(sum[j]), negative >> j & 1);
+    }
+  }
+
+  void sum_up_long(int64_t row, const T* z, Prepared& made) const {
+    Total<T> total;
+    bool negative = false;
+    for (int64_t at = 0; at < job_.K; at += kGroupLimit<T>) {
+      Sums<T> of;
+      const int64_t n = std::min(kGroupLimit<T>, job_.K - at);
+      squares_ ? of.template add<true>(z + at, n) : of.template add<false>(z + at, n);
+      total.add(lanes_sum(of.sum));
+      negative |= of.negative();
+    }
+    made = of_sum(row, total.value(), negative);
+  }
+
+  Prepared of_sum(int64_t row, double sum, bool negative) const {
+    const double keep = job_.radius_of(row);
+    if (negative || !plain_sum<T>(sum, squares_) || !(keep == 1 || plain_radius<T>(keep * sum))) return {};
+    return {keep == 1 ? sum : keep * sum, 1, keep == 1 ? Way::shares : Way::project, false, true};
+  }
+
+  // Where the points of a plain row stand. Rows that need filling up are copied.
+  const T* points(Way way, const T* z, T* x, int64_t K) const {
+    if (way == Way::shares || (!squares_ && K == job_.K)) return z;
+    if (squares_) square_row(z, x, job_.K);
+    else if (x != z) std::copy_n(z, job_.K, x);
+    return x;
   }
 
   Prepared prepare(int64_t row, const T* z, T* x) const {
@@ -112,15 +170,18 @@ class MapBlock {
   }
 
   void keep(int64_t row, const Prepared& made) const {
-    if (job_.radius_out) job_.radius_out[row] = made.radius, job_.mean_out[row] = made.base;
+    if (!job_.radius_out) return;
+    job_.radius_out[row] = made.radius, job_.mean_out[row] = made.base;
+    job_.count_out[row] = made.plain ? double(job_.K) : 0;  // 0: some may be hidden
   }
 
   void project(const Prepared* made, int first, int n, int64_t K, T** dst) {
     const T* from[kGroup];
     double r[kGroup], threshold[kGroup];
-    for (int i = 0; i < n; ++i) from[i] = slot(first + i), r[i] = made[first + i].radius;
+    for (int i = 0; i < n; ++i) from[i] = points_[first + i], r[i] = made[first + i].radius;
     Scratch<T> s = s_;
     s.rows = slot(first);
+    s.next = next_.from(first);
     project_group(plain_, r, from, n, K, dst + first, radii_, s, threshold);
   }
 
@@ -128,16 +189,26 @@ class MapBlock {
     T *const x = slot(i), *const p = dst[i];
     switch (made[i].way) {
       case Way::project: return project(made, i, 1, K, dst);
-      case Way::shares: return s_.stream && aligned(p) ? write_shares<true>(x, K, made[i].radius, p)
-                                                       : write_shares<false>(x, K, made[i].radius, p);
+      case Way::shares: return write_shares_of(made[i], points_[i], p);
       case Way::root: return root_row(x, K, p, s_);
     }
+  }
+
+  void write_shares_of(const Prepared& made, const T* x, T* p) const {
+    const bool past = s_.stream && aligned(p), squares = made.plain && squares_;
+    const auto f = squares ? (past ? write_shares<true, true, T> : write_shares<true, false, T>)
+                           : (past ? write_shares<false, true, T> : write_shares<false, false, T>);
+    f(x, job_.K, made.radius, p);
   }
 
   const MapJob& job_;
   const Scratch<T>& s_;
   ProjectJob plain_;
   int64_t read_, written_;
+  const bool squares_, sums_;  // of squares; can the sum of a row be all it needs?
+  const bool all_shares_;      // softmax: no row is projected
+  Next<T> next_;               // the scores that come next, where groups of rows ask for them
+  const T* points_[kGroup];    // where the points of each row stand
   LaneRadii<T> radii_;
 };
 

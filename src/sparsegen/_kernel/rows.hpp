@@ -289,10 +289,30 @@ inline double find_radius(const ProjectJob& job, int64_t row, const T* x) {
     return job.radius_of(row);
   }
   double n;
-  const double mean = mean_row(x, job.K, n), r = mean_radius(job.rule, mean, n, job.radius_of(row));
+  const double mean = mean_row(x, job.K, n, !job.mask), r = mean_radius(job.rule, mean, n, job.radius_of(row));
   if (job.radius_out) job.radius_out[row] = r, job.mean_out[row] = mean, job.count_out[row] = n;
   if (job.outside && std::isnan(r) && std::isfinite(mean)) job.outside->store(true);
   return r;
+}
+
+// The same of n rows together, those first of which the sum is all that is needed. `r` has kGroup places.
+template <class T>
+inline void find_radii(const ProjectJob& job, int64_t row, int n, const T* const* x, double* r) {
+  constexpr int D = kWidth<double>;
+  const bool together = job.rule != Rule::given && !job.mask;
+  double mean[kGroup], q[kGroup], none;
+  for (int i = 0; together && i < n; ++i) mean[i] = sum_row<true>(x[i], job.K, none), q[i] = job.radius_of(row + i);
+  for (int i = 0; together && i < n; i += D) {
+    const Vec<double> found = load(mean + i) / double(job.K), more = load(q + i);
+    const Vec<double> height = job.rule == Rule::hourglass ? vmax(found, -found) : found;
+    store(mean + i, found), store(r + i, (height + more) / (1 / double(job.K) + more));
+  }
+  for (int i = 0; i < n; ++i) {
+    const bool plain = together && r[i] > 0 && r[i] < kInf<double>;  // else NaN, outside the domain, a limit, or hidden entries
+    if (!plain) r[i] = find_radius(job, row + i, x[i]);
+    else if (job.radius_out)
+      job.radius_out[row + i] = r[i], job.mean_out[row + i] = mean[i], job.count_out[row + i] = double(job.K);
+  }
 }
 
 template <class S>
@@ -343,7 +363,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
     if (job.mask && std::is_same_v<S, T> && job.inner == 1)
       s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
-    for (int i = 0; rule && i < n; ++i) r[i] = find_radius(job, row + i, src[i]);
+    if (rule) find_radii(job, row, n, src, r);
     project_group(job, r, src, n, K, dst, radii, s, threshold);
     if (job.support)
       for (int i = 0; i < n; ++i)
@@ -358,39 +378,34 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   if (s.stream) finish_streams();
 }
 
-// The gradients of n rows at p[i], v[i], written to g[i] (which may be v[i]), and w.p to `along` unless null.
-template <class T>
-inline void vjp_group(const VjpJob& job, int64_t row, const T** p, const T** v, int n, T** g, T* scale,
-                      const Scratch<T>& s, T* along) {
+// The gradients of n rows at p[i], v[i], written to g[i], which may be v[i].
+template <Along when, class T, class F>
+inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Factors<T> all, T* const* g, const Scratch<T>& s,
+                      const F& touch) {
   constexpr int W = kWidth<T>;
-  const int64_t K = job.K;
-  const bool lanes = K >= kTile<T> && K <= kVjpLaneLimit;
-  const bool together = !lanes && (K >= W || Remainder<T>::kAnyLength) && K <= kVjpGroupLimit;
-  const int width = lanes || together ? (K <= kVjpSixteenLimit ? W : std::min(W, 8)) : K <= kPairLimit ? 2 : 1;
+  constexpr bool later = when == Along::after;  // w.p is wanted, and the row need not be read once more for it
+  const bool lanes = std::is_same_v<F, Straight> && K >= kTile<T> && K <= kVjpLaneLimit;
+  const bool together = !lanes && (K >= W || Remainder<T>::kAnyLength) && K <= (F::kAsks ? kVjpGroupLimit : kVjpSixteenLimit);
+  const int width = lanes || together ? (K <= kVjpSixteenLimit ? W : std::min(W, 8)) : F::kAsks && K <= kPairLimit ? 2 : 1;
   for (int i = 0; i < n; i += width) {
     const int m = std::min(width, n - i);
-    T* wp = along ? along + i : nullptr;
-    for (int j = 0; job.radius_per_row && j < m; ++j) scale[j] = vjp_scale<T>(job.radius[row + i + j]);
+    const Factors<T> by = all.from(i);
+    const F steep = touch.from(i);
     if (lanes) {
-      vjp_lanes(p + i, v + i, load(scale), m, K, g + i, s.lanes, wp);
+      if constexpr (std::is_same_v<F, Straight>) vjp_lanes<when>(p + i, v + i, m, K, by, g + i, s.lanes);
     } else if (together) {
       const bool stream = s.stream && K % W == 0 && all_aligned(g + i, m);
-      const auto f = wp       ? vjp_together<true, false, T>
-                     : stream ? vjp_together<false, true, T>
-                              : vjp_together<false, false, T>;
-      f(p + i, v + i, m, K, scale, g + i, wp);
+      const auto f = !later && stream ? vjp_together<when, !later, T, F> : vjp_together<when, false, T, F>;
+      f(p + i, v + i, m, K, by, g + i, steep);
     } else if (K < kSkipFrom) {
-      const bool stream = !wp && m == 1 && s.stream && aligned(g[i]);
-      const auto f = m == 2   ? (wp ? vjp_short<2, true, false, T> : vjp_short<2, false, false, T>)
-                     : stream ? vjp_short<1, false, true, T>
-                              : (wp ? vjp_short<1, true, false, T> : vjp_short<1, false, false, T>);
-      f(p + i, v + i, K, scale, g + i, wp);
+      const bool stream = !later && m == 1 && s.stream && aligned(g[i]);
+      auto f = stream ? vjp_short<1, when, !later, T, F> : vjp_short<1, when, false, T, F>;
+      if constexpr (F::kAsks) f = m == 2 ? vjp_short<2, when, false, T, F> : f;
+      f(p + i, v + i, K, by, g + i, steep);
     } else {
       const bool stream = s.stream && aligned(g[i]);
-      const auto f = stream ? (wp ? vjp_long<true, true, T> : vjp_long<false, true, T>)
-                            : (wp ? vjp_long<true, false, T> : vjp_long<false, false, T>);
-      const double found = f(p[i], v[i], K, scale[0], g[i], s.touched);
-      if (wp) *wp = T(found);
+      const auto f = stream ? vjp_long<when, true, T, F> : vjp_long<when, false, T, F>;
+      f(p[i], v[i], K, by, g[i], s.touched, steep);
     }
   }
 }
@@ -431,8 +446,8 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   s.stream = direct && 3 * job.bytes() >= kStreamFrom;
   Scratch<T> upper = s;
   upper.rows += direct ? 0 : half * s.stride;
-  T scale[kWidth<T>], along[most + kWidth<T>];
-  std::fill_n(scale, kWidth<T>, vjp_scale<T>(job.radius[0]));
+  T scale[most + kWidth<T>], along[most + kWidth<T>];
+  std::fill_n(scale, most + kWidth<T>, vjp_scale<T>(job.radius[0]));
   for (int64_t row = begin; row < end; row += half) {
     const int n = int(std::min<int64_t>(half, end - row));
     const T *pi[kGroup], *vi[kGroup];
@@ -444,8 +459,10 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
     if (!job.words) find_rows<const T>(job, p, job.strides, row, n, direct, s.rows, s.stride, pi);
     find_rows<const T>(job, v, job.strides, row, n, direct, upper.rows, s.stride, vi);
     find_rows(job, grad, job.strides, row, n, direct, upper.rows, s.stride, gi);
+    for (int i = 0; job.radius_per_row && i < n; ++i) scale[i] = vjp_scale<T>(job.radius[row + i]);
     if (job.words) vjp_chosen_rows(job, row, vi, n, gi, scale, s.stream);
-    else vjp_group(job, row, pi, vi, n, gi, scale, s, job.grad_radius ? along : nullptr);
+    else if (job.grad_radius) vjp_group<Along::after, T>(pi, vi, n, job.K, {scale, nullptr, along}, gi, s, Straight{});
+    else vjp_group<Along::none, T>(pi, vi, n, job.K, {scale, nullptr, nullptr}, gi, s, Straight{});
     for (int i = 0; job.grad_radius && i < n; ++i) {
       const double r = job.radius_of(row + i);
       job.grad_radius[row + i] = r == 0 ? 0 * double(along[i]) : -double(along[i]) / r;

@@ -421,9 +421,10 @@ inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cu
 
 // Radii between which arithmetic in T neither overflows nor loses digits to underflow.
 template <class T>
+inline constexpr double kBigRadius = sizeof(T) == 4 ? 0x1p60 : 0x1p500;
+template <class T>
 inline bool plain_radius(double r) {
-  constexpr double big = sizeof(T) == 4 ? 0x1p60 : 0x1p500;
-  return r >= 1 / big && r <= big;
+  return r >= 1 / kBigRadius<T> && r <= kBigRadius<T>;
 }
 
 // The cut of a row few of whose entries matter; false where they are many. A subset of the entries, their blocks' maxima, bounds tau
@@ -640,55 +641,63 @@ inline T fold_halves(const void* from) {
   }
 }
 
-// Mean over the entries that are not -inf, and their number. NaN and +inf come through.
-template <class T>
-inline double mean_row(const T* x, int64_t K, double& count) {
-  // Sixteen sums on every instruction set: the mean has the same bits on all of them. As many vectors as they need, each a
-  // variable of its own: wider ones than the machine's would be kept in memory.
+// Sixteen sums of a row on every instruction set: a mean has the same bits on all of them. As many vectors as they need, each a
+// variable of its own: wider ones than the machine's would be kept in memory. Hidden entries are left out and counted, unless
+// there are none (`open`): then -inf shows in the sum.
+template <bool open, class T>
+inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count) {
   constexpr int lanes = 16, W = kWidth<T>, D = kWidth<double>, parts = lanes / D;
   typedef T Part __attribute__((vector_size(D * sizeof(T))));
   typedef std::conditional_t<sizeof(T) == 4, int32_t, int64_t> Word;
   typedef Word Words __attribute__((vector_size(D * sizeof(T))));
   Vec<double> sums[parts] = {};
   [[maybe_unused]] Vec<double> lost[parts] = {};
-  Words closed[parts] = {};
-  int64_t i = 0;
+  [[maybe_unused]] Words closed[parts] = {};
   const int left = int(K % lanes);
-  T last[lanes];  // stored by vectors: a wide load of what was stored in pieces waits for them
-  for (int j = 0; left && j < lanes; j += W) {
-    const T* const at = x + (K - left) + j;
-    store(last + j, left >= j + W ? load(at) : left > j ? load_closed(at, left - j) : splat(-kInf<T>));
-  }
-  for (const T* from = x; i < K; i += lanes, from += lanes) {
-    const T* const entries = i + lanes <= K ? from : last;
+  const auto add = [&](const T* entries) {
     for (int j = 0; j < parts; ++j) {
       Part v;
       std::memcpy(&v, entries + j * D, sizeof v);
-      const Words hidden = v == -kInf<T>;
-      const Vec<double> seen = __builtin_convertvector((Part)((Words)v & ~hidden), Vec<double>);
+      if constexpr (!open) {
+        const Words hidden = v == -kInf<T>;
+        v = (Part)((Words)v & ~hidden), closed[j] += hidden;  // -1 where it is
+      }
+      const Vec<double> seen = __builtin_convertvector(v, Vec<double>);
       if constexpr (sizeof(T) == 8) {  // of floats a sum of doubles has its digits as it is
         const Vec<double> total = sums[j] + seen, part = total - sums[j];
         lost[j] += (sums[j] - (total - part)) + (seen - part), sums[j] = total;
       } else {
         sums[j] += seen;
       }
-      closed[j] += hidden;  // -1 where it is
     }
+  };
+  for (const T* const end = x + (K - left); x != end; x += lanes) add(x);
+  if (left) {
+    T last[lanes];  // stored by vectors: a wide load of what was stored in pieces waits for them
+    for (int j = 0; j < lanes; j += W) {
+      const auto part = [=] { return open ? load_part(x + j, left - j) : load_closed(x + j, left - j); };
+      store(last + j, left >= j + W ? load(x + j) : left > j ? part() : splat(open ? T(0) : -kInf<T>));
+    }
+    add(last);
   }
-  double sum;
-  if constexpr (sizeof(T) == 8) {
-    Twice all{0, 0};
-    for (int j = 0; j < lanes; ++j) all = all.plus({sums[j / D][j % D], lost[j / D][j % D]});
-    sum = all.value();
-  } else {
-    sum = fold_halves<lanes, double>(sums);
-  }
-  count = double(K + int64_t(fold_halves<lanes, Word>(closed)) + (left ? lanes - left : 0));
+  if constexpr (!open) count = double(K + int64_t(fold_halves<lanes, Word>(closed)) + (left ? lanes - left : 0));
+  if constexpr (sizeof(T) == 4) return fold_halves<lanes, double>(sums);
+  Twice all{0, 0};
+  for (int j = 0; j < lanes; ++j) all = all.plus({sums[j / D][j % D], lost[j / D][j % D]});
+  return all.value();
+}
+
+// Mean over the entries that are not -inf, and their number. NaN and +inf come through. Is it likely that none is hidden?
+template <class T>
+inline double mean_row(const T* x, int64_t K, double& count, bool open = true) {
+  double sum = open ? sum_row<true>(x, K, count = double(K)) : 0;
+  if (open && std::isfinite(sum)) return sum / count;
+  sum = sum_row<false>(x, K, count);
   if (count == 0) return 0;
   if (std::isfinite(sum)) return sum / count;
   double mean = 0;  // the sum overflowed, or an entry is not finite
   bool finite = true;
-  for (i = 0; i < K; ++i) mean += x[i] == -kInf<T> ? 0.0 : double(x[i]) / count, finite &= x[i] < kInf<T>;
+  for (int64_t i = 0; i < K; ++i) mean += x[i] == -kInf<T> ? 0.0 : double(x[i]) / count, finite &= x[i] < kInf<T>;
   constexpr double most = std::numeric_limits<double>::max();  // which rounding can exceed
   return finite ? std::clamp(mean, -most, most) : mean;
 }

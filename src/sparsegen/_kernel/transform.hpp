@@ -5,7 +5,7 @@
 #include <cmath>
 
 #include "functions.hpp"
-#include "simplex.hpp"
+#include "vjp.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
 
@@ -79,6 +79,7 @@ struct Prepared {
   double base = 0;  // the largest score; of squares and shares what the scores were multiplied by
   Way way = Way::project;
   bool outside = false;  // the domain
+  bool plain = false;    // the scores are as they are given, none of them hidden: see Sums
 };
 
 inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // a radius that makes the row NaN
@@ -171,14 +172,58 @@ inline Prepared make_shares(Transform transform, const T* z, T* x, int64_t K, do
   return {keep == 1 ? sum : scaled(keep, sum), double(base), keep == 1 ? Way::shares : Way::project};
 }
 
-// p = x / sum.
-template <bool stream, class T>
+// The sum of a row's scores, or of their squares, as they are: scores are multiplied by powers of two only where that keeps the
+// sum, and what is divided by it, from overflow and from losing digits.
+template <class T>
+struct Sums {
+  Vec<T> sum{}, low = splat(kInf<T>);  // lanes not yet folded; the least score tells negative and hidden ones
+
+  // Adds no more than kGroupLimit entries, as exactly as excess() does.
+  template <bool squares>
+  void add(const T* z, int64_t K) {
+    constexpr int W = kWidth<T>;
+    const auto one = [](Vec<T> v, Vec<T>& s, Vec<T>& l) {
+      if constexpr (squares) s += v * v;
+      else s += v, l = vmin(v, l);
+    };
+    Vec<T> l0 = low, l1 = low;
+    int64_t i = 0;
+    while (i + kStep<T> <= K) {
+      Vec<T> s0{}, s1{}, s2{}, s3{};
+      for (const int64_t end = std::min(K, i + kSpan<T>); i + kStep<T> <= end; i += kStep<T>)
+        one(load(z + i), s0, l0), one(load(z + i + W), s1, l1), one(load(z + i + 2 * W), s2, l0), one(load(z + i + 3 * W), s3, l1);
+      sum += (s0 + s1) + (s2 + s3);
+    }
+    Vec<T> rest{};
+    for (; i + W <= K; i += W) one(load(z + i), rest, l0);
+    if (i < K) one(load_part(z + i, int(K - i)), rest, l1);
+    sum += rest, low = vmin(l0, l1);
+  }
+
+  bool negative() const { return lane_bits<T>(low < Vec<T>{}) != 0; }
+};
+
+// Between these a sum of squares or of scores that are not negative neither overflows nor is lost, nor is a share of it.
+template <class T>
+inline bool plain_sum(double sum, bool squares) {
+  constexpr double small = sizeof(T) == 4 ? 0x1p-16 : 0x1p-100;
+  return sum >= (squares ? small : 1 / kBigRadius<T>) && sum <= kBigRadius<T>;
+}
+
+// x = z^2
+template <class T>
+inline void square_row(const T* z, T* x, int64_t K) {
+  each_vector<T>(K, [=](int64_t at, auto get, auto write) { write(x + at, get(z + at) * get(z + at)); });
+}
+
+// p = x / sum or, of `squares`, x^2 / sum.
+template <bool squares, bool stream, class T>
 inline void write_shares(const T* x, int64_t K, double sum, T* p) {
-  constexpr int W = kWidth<T>;
   const Vec<T> scale = splat(T(1 / sum));
-  int64_t i = 0;
-  for (; i + W <= K; i += W) put<stream>(p + i, load(x + i) * scale);
-  if (i < K) store_part(p + i, load_part(x + i, int(K - i)) * scale, int(K - i));
+  each_vector<T, stream>(K, [=](int64_t at, auto get, auto write) {
+    const Vec<T> v = get(x + at), share = v * scale;
+    write(p + at, squares ? v * share : share);  // the square alone could lose digits that its share has
+  });
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

@@ -46,97 +46,144 @@ struct Remainder {
   void put(T* p, Vec<T> v) const { alone ? store_part(p, v, size) : store(p + from, v); }
 };
 
+// When w.p is found: not at all; while the gradient is written; or before that, where every entry has a share of it.
+enum class Along { none, after, before };
+
+// What the gradients of rows are made of: each w times `scale` and, if w.p is found before, w.p times `each` in every entry.
+// Where w.p goes may be null. `scale` and `each` have room for a vector from every row on.
+template <class T>
+struct Factors {
+  const T *scale, *each;
+  T* along;
+  Factors from(int i) const { return {scale + i, each ? each + i : nullptr, along ? along + i : nullptr}; }
+};
+
+// The last touch on a gradient x of points, `at` entries into a row: none, as the points are the scores. See map_vjp.hpp.
+struct Straight {
+  static constexpr bool kAsks = true;  // is memory asked for in advance? What more is read the hardware foresees better
+  Straight from(int) const { return {}; }  // of the rows from the i-th on
+  Straight row(int) const { return {}; }
+  template <class V, class Get>
+  V operator()(V x, int64_t, Get&&) const { return x; }
+};
+
+// Of a row's support: the sum of v and the size and, with `along`, the sums of v p and of p, such that w.p is v.p - mean sum(p).
+// What rounding leaves of it is in proportion to v, as what it took from v is.
+template <class T, bool with_along>
+struct Moments {
+  Vec<T> sum{}, along{}, all{};
+  Mask<T> count{};
+  void add(Vec<T> p, Vec<T> v, Mask<T> among) {
+    const Mask<T> on = (p > Vec<T>{}) & among;
+    add_where<T>(on, v, sum), count_where<T>(on, count);
+    if constexpr (with_along) add_where<T>(on, v * p, along), add_where<T>(on, p, all);
+  }
+};
+
 // n <= W rows together: what follows the first pass, the means, is done for all of them at once. Meanwhile those that come
 // next, as a rule W K entries on, are asked for. `v` may be `g`.
-template <bool want_along, bool stream, class T>
-inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t K, const T* scales, T* const* gs, T* along) {
+template <Along when, bool stream, class T, class F>
+inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep) {
   constexpr int W = kWidth<T>;
   const int64_t whole = K / W * W, next = n * K;
   const Remainder<T> rest(K);
   const Vec<T> zero{};
-  Vec<T> sum[W], wp[W];
+  Vec<T> sum[W], wp[W], all[W];
   Mask<T> count[W];
   // Half of what comes next in each pass: see Turn in layouts.hpp.
   const auto ask = [=](int pass, int i) {
     const int at = pass * n + i;
-    if (K < 2 * W) return;
+    if (!F::kAsks || K < 2 * W) return;
     each_line(ps, next, K, at, 2, prefetch), each_line(vs, next, K, at, 2, prefetch);
   };
-  for (int i = n; i < W; ++i) sum[i] = wp[i] = zero, count[i] = Mask<T>{};
+  for (int i = n; i < W; ++i) sum[i] = wp[i] = all[i] = zero, count[i] = Mask<T>{};
   for (int i = 0; i < n; ++i) {
-    Vec<T> s0{}, s1{};
-    Mask<T> n0{}, n1{};
-    const auto add = [&](Vec<T> p, Vec<T> v, Mask<T> among, Vec<T>& s, Mask<T>& count) {
-      const Mask<T> on = (p > zero) & among;
-      add_where<T>(on, v, s), count_where<T>(on, count);
-    };
+    Moments<T, when == Along::before> even, odd;
     const T *p = ps[i], *v = vs[i];
     int64_t k = 0;
     ask(0, i);
     for (; k + 2 * W <= K; k += 2 * W)
-      add(load(p + k), load(v + k), ~Mask<T>{}, s0, n0), add(load(p + k + W), load(v + k + W), ~Mask<T>{}, s1, n1);
-    if (k < whole) add(load(p + k), load(v + k), ~Mask<T>{}, s0, n0);
-    if (rest.size) add(rest.get(p), rest.get(v), rest.fresh, s1, n1);
-    sum[i] = s0 + s1, count[i] = n0 + n1;
+      even.add(load(p + k), load(v + k), ~Mask<T>{}), odd.add(load(p + k + W), load(v + k + W), ~Mask<T>{});
+    if (k < whole) even.add(load(p + k), load(v + k), ~Mask<T>{});
+    if (rest.size) odd.add(rest.get(p), rest.get(v), rest.fresh);
+    sum[i] = even.sum + odd.sum, count[i] = even.count + odd.count;
+    if (when == Along::before) wp[i] = even.along + odd.along, all[i] = even.all + odd.all;
   }
-  alignas(kVectorBytes) T means[W];
-  store(means, fold_rows<T, Sum>(sum) / vmax(fold_counts<T>(count), splat(T(1))));
+  alignas(kVectorBytes) T means[W], shared[W];
+  const Vec<T> mean = fold_rows<T, Sum>(sum) / vmax(fold_counts<T>(count), splat(T(1)));
+  store(means, mean);
+  if constexpr (when == Along::before) {
+    const Vec<T> along = fold_rows<T, Sum>(wp) - mean * fold_rows<T, Sum>(all);
+    store(shared, along * load(by.each));
+    if (by.along) store(by.along, along);
+  }
   for (int i = 0; i < n; ++i) {
     const T *p = ps[i], *v = vs[i], first = p[0];
     T* g = gs[i];
-    const Vec<T> mean = splat(means[i]), scale = splat(scales[i]);
+    const Vec<T> mean = splat(means[i]), scale = splat(by.scale[i]), more = when == Along::before ? splat(shared[i]) : zero;
+    const auto touch = steep.row(i);
+    const auto made = [&](Vec<T> w, int64_t at, auto get) {
+      return touch(when == Along::before ? w * scale + more : w * scale, at, get);
+    };
     Vec<T> w0{}, w1{}, last_p{}, last_v{};
     ask(1, i);
     if (rest.size) last_p = rest.get(p), last_v = rest.get(v);
     for (int64_t k = 0; k < whole; k += W) {
       const Vec<T> pk = load(p + k), w = keep<T>(pk > zero, load(v + k) - mean);
-      if (want_along) w0 += w * pk;
-      put<stream>(g + k, w * scale);
-      if (!stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
+      if (when == Along::after) w0 += w * pk;
+      put<stream>(g + k, made(w, k, [](const T* x) { return load(x); }));
+      if (F::kAsks && !stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
     }
     if (rest.size) {
       const Vec<T> w = keep<T>(last_p > zero, last_v - mean);
-      if (want_along) w1 = keep<T>(rest.fresh, w * last_p);
-      rest.put(g, w * scale);
+      if (when == Along::after) w1 = keep<T>(rest.fresh, w * last_p);
+      rest.put(g, made(w, 0, [&](const T* x) { return rest.get(x); }));
     }
-    wp[i] = w0 + w1;
+    if (when == Along::after) wp[i] = w0 + w1;
     if (std::isnan(first)) std::fill_n(g, K, first), wp[i] = splat(first);  // a row with NaN is NaN throughout
   }
-  if (want_along) store(along, fold_rows<T, Sum>(wp));
+  if (when == Along::after && by.along) store(by.along, fold_rows<T, Sum>(wp));
 }
 
 // Longer rows, `R` of them together so that one's sums across lanes do not wait for another's; the next `R`, which follow in
 // memory as a rule, are asked for meanwhile, p in the first pass and v in the second.
-template <int R, bool want_along, bool stream, class T>
-inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, const T* scales, T* const* gs, T* along) {
+template <int R, Along when, bool stream, class T, class F>
+inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, Factors<T> by, T* const* gs, const F& steep) {
   const T *p[R], *v[R];  // copies: the compiler need not fear that writing g changes them
   T* g[R];
-  Vec<T> sum[R] = {}, wp[R] = {}, mean[R], scale[R];
-  Mask<T> count[R] = {};
-  for (int i = 0; i < R; ++i) p[i] = ps[i], v[i] = vs[i], g[i] = gs[i], scale[i] = splat(scales[i]);
+  Moments<T, when == Along::before> found[R];
+  Vec<T> wp[R] = {}, mean[R], scale[R], more[R] = {};
+  static_assert(R <= 2);
+  const decltype(steep.row(0)) touch[2] = {steep.row(0), steep.row(R - 1)};
+  for (int i = 0; i < R; ++i) p[i] = ps[i], v[i] = vs[i], g[i] = gs[i], scale[i] = splat(by.scale[i]);
   const auto ask = [&](const T* const* rows, int64_t at) {
-    for (int i = 0; at % kLine<T> == 0 && i < R; ++i) prefetch_far(rows[i] + at + R * K);
+    for (int i = 0; F::kAsks && at % kLine<T> == 0 && i < R; ++i) prefetch_far(rows[i] + at + R * K);
   };
   each_vector<T>(K, [&](int64_t at, auto get, auto) {
     ask(p, at);
-    for (int i = 0; i < R; ++i) {
-      const Mask<T> on = get(p[i] + at) > Vec<T>{};
-      add_where<T>(on, get(v[i] + at), sum[i]), count_where<T>(on, count[i]);
-    }
+    for (int i = 0; i < R; ++i) found[i].add(get(p[i] + at), get(v[i] + at), ~Mask<T>{});
   });
-  for (int64_t at = R * K; !stream && at < 2 * R * K; at += kLine<T>) prefetch_to_write(g[0] + at);
-  for (int i = 0; i < R; ++i) mean[i] = splat(lanes_sum(sum[i]) / std::max(T(-lanes_sum(count[i])), T(1)));
+  for (int64_t at = R * K; F::kAsks && !stream && at < 2 * R * K; at += kLine<T>) prefetch_to_write(g[0] + at);
+  for (int i = 0; i < R; ++i) {
+    const T one = lanes_sum(found[i].sum) / std::max(T(-lanes_sum(found[i].count)), T(1));
+    mean[i] = splat(one);
+    if constexpr (when == Along::before) {
+      const T along = lanes_sum(found[i].along) - one * lanes_sum(found[i].all);
+      more[i] = splat(along * by.each[i]);
+      if (by.along) by.along[i] = along;
+    }
+  }
   each_vector<T, stream>(K, [&](int64_t at, auto get, auto write) {
     ask(v, at);
     for (int i = 0; i < R; ++i) {
       const Vec<T> pi = get(p[i] + at), w = keep<T>(pi > Vec<T>{}, get(v[i] + at) - mean[i]);
-      if (want_along) wp[i] += w * pi;
-      write(g[i] + at, w * scale[i]);
+      if (when == Along::after) wp[i] += w * pi;
+      write(g[i] + at, touch[i](when == Along::before ? w * scale[i] + more[i] : w * scale[i], at, get));
     }
   });
   for (int i = 0; i < R; ++i) {
     const T first = p[i][0];  // a row with NaN is NaN throughout
-    if (want_along) along[i] = std::isnan(first) ? first : lanes_sum(wp[i]);
+    if (when == Along::after && by.along) by.along[i] = std::isnan(first) ? first : lanes_sum(wp[i]);
     if (std::isnan(first)) std::fill_n(g[i], K, first);
   }
 }
@@ -148,8 +195,9 @@ template <class T>
 inline constexpr int kPart = std::min(kStep<T>, 2 * kLine<T>);
 inline constexpr int64_t kStreamAhead = 2048;  // bytes: the hardware asks too late for what is read once, between such writes
 
-// Long rows: parts without support are zeroed at once and v is not read there; `touched` lists the others.
-template <bool stream, class T>
+// Long rows: v is not read in parts without support, which are zeroed at once if that is all (`zeroes`); `touched` lists the
+// others.
+template <bool zeroes, bool stream, class T>
 inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t* touched, Support<T>& s) {
   constexpr int W = kWidth<T>, N = kPart<T> / W;
   const Vec<T> zero{};
@@ -161,7 +209,7 @@ inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t
     if (kVectorBytes < 64) bits = lane_bits<T>(any);
     for (int j = 0; stream && j < kPart<T>; j += kLine<T>) prefetch(p + j + kStreamAhead / sizeof(T));
     if (!bits) {
-      for (int j = 0; j < N; ++j) put<stream>(g + j * W, zero);
+      for (int j = 0; zeroes && j < N; ++j) put<stream>(g + j * W, zero);
       continue;
     }
     for (int j = 0; j < N; ++j) s.add(on[j], load(v + j * W));
@@ -177,42 +225,67 @@ inline T vjp_scale(double r) {
   return r == 0 ? T(0) : T(std::min(1 / r, double(std::numeric_limits<T>::max())));
 }
 
-// grad_x = w / r, given 1 / r, and (if wanted) w.p, with w = s o (v - mean_S v), s = [p > 0]; for rows of at least
+// grad_x = w / r, given 1 / r, and (if wanted) w.p, with w = s o (v - mean_S v), s = [p > 0]; for a row of at least
 // kSkipFrom entries.
-template <bool want_along, bool stream, class T>
-inline double vjp_long(const T* p, const T* v, int64_t K, T one_over_r, T* g, int32_t* touched) {
+template <Along when, bool stream, class T, class F>
+inline void vjp_long(const T* p, const T* v, int64_t K, Factors<T> by, T* g, int32_t* touched, const F& steep) {
   constexpr int W = kWidth<T>;
+  constexpr bool before = when == Along::before;
   if (std::isnan(p[0])) {
     std::fill_n(g, K, p[0]);
-    return p[0];
+    if (by.along) *by.along = p[0];
+    return;
   }
   const int64_t full = K / kPart<T>, end = full * kPart<T>, ahead = K <= kSoonLimit ? K : 0;
   Support<T> s;
-  const int64_t n = gather_parts<stream>(p, v, full, g, touched, s);
+  const int64_t n = gather_parts<!before, stream>(p, v, full, g, touched, s);
   each_vector<T>(K - end, [&](int64_t at, auto get, auto) { s.add(get(p + end + at) > Vec<T>{}, get(v + end + at)); });
   s.fold();
   const int64_t size = -lanes_sum(s.count);
-  const Vec<T> mean = splat(size ? T(s.total.value() / double(size)) : T(0)), scale = splat(one_over_r);
+  const Vec<T> mean = splat(size ? T(s.total.value() / double(size)) : T(0)), scale = splat(*by.scale);
+  const auto centred = [=](Vec<T> p, Vec<T> v) { return keep<T>(p > Vec<T>{}, v - mean); };
+  const auto whole = [](const T* x) { return load(x); };
+  const auto touch = steep.row(0);
   Total<T> along;
-  Vec<T> part{};
-  const auto centre = [&](Vec<T> p, Vec<T> v) {
-    const Vec<T> w = keep<T>(p > Vec<T>{}, v - mean);
-    if (want_along) part += w * p;
-    return w * scale;
+  Vec<T> part{}, more{};
+  if constexpr (before) {
+    for (int64_t t = 0; t < n; ++t) {
+      const int64_t at = touched[t] * int64_t(kPart<T>);
+      for (int64_t i = at; i < at + kPart<T>; i += W) part += centred(load(p + i), load(v + i)) * load(p + i);
+      if (t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
+    }
+    each_vector<T>(K - end, [&](int64_t at, auto get, auto) {
+      const Vec<T> pi = get(p + end + at);
+      part += centred(pi, get(v + end + at)) * pi;
+    });
+    along.add(lanes_sum(part));
+    more = splat(T(along.value() * double(*by.each)));
+  }
+  const auto made = [&](Vec<T> p, Vec<T> v, int64_t at, auto get) {
+    const Vec<T> w = centred(p, v);
+    if (when == Along::after) part += w * p;
+    return touch(before ? w * scale + more : w * scale, at, get);
+  };
+  int64_t done = 0;
+  const auto skip_to = [&](int64_t at) {
+    for (; before && done < at; done += W) put<stream>(g + done, touch(more, done, whole));
+    done = at + kPart<T>;
   };
   for (int64_t t = 0; t < n; ++t) {
     const int64_t at = touched[t] * int64_t(kPart<T>);
+    skip_to(at);
     for (int64_t i = at; i < at + kPart<T>; i += W) {
-      put<stream>(g + i, centre(load(p + i), load(v + i)));
+      put<stream>(g + i, made(load(p + i), load(v + i), i, whole));
       if (ahead) prefetch_far(p + i + ahead), prefetch_far(v + i + ahead);
     }
-    if (want_along && t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
+    if (when == Along::after && t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
   }
+  skip_to(end);
   each_vector<T>(K - end, [&](int64_t at, auto get, auto put) {
-    put(g + end + at, centre(get(p + end + at), get(v + end + at)));
+    put(g + end + at, made(get(p + end + at), get(v + end + at), end + at, get));
   });
-  along.add(lanes_sum(part));
-  return along.value();
+  if (when == Along::after) along.add(lanes_sum(part));
+  if (by.along) *by.along = T(along.value());
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

@@ -1,0 +1,157 @@
+"""Shares of a sum, where scores are summed as they are and where powers of two must come first; means of rows."""
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+
+import sparsegen as sg
+from sparsegen import _core
+from sparsegen._table.maps import MAPS
+
+SIZES = [1, 3, 8, 10, 16, 17, 50, 128, 300, 1024, 1025, 2100]
+# Every power on both sides of where sums may be taken of scores as they are, and the ends of the types.
+SCALES = {
+    np.float32: [-140, -70, -62, -59, -20, -9, -7, 0, 28, 31, 58, 61, 100],
+    np.float64: [-1060, -520, -499, -51, -49, 0, 248, 252, 499, 520, 1000],
+}
+
+
+def rows(k, seed, dtype, scale, spread=3.0):
+    """Positive scores over some orders of magnitude, with zeros; the largest is near 2^scale."""
+    rng = np.random.default_rng([k, seed])
+    z = np.exp2(-spread * np.abs(rng.standard_normal((5, k))))
+    z[:, 1::7] = 0
+    return np.ldexp(z.astype(dtype), scale)
+
+
+def shares(z, power):
+    """z^power over its sum, in rational arithmetic, as the nearest float64."""
+    found = np.zeros(z.shape)
+    for i, row in enumerate(z):
+        weights = [Fraction(float(v)) ** power for v in row]
+        total = sum(weights)
+        found[i] = [float(w / total) for w in weights]
+    return found
+
+
+@pytest.mark.parametrize("dtype", SCALES)
+@pytest.mark.parametrize(("name", "power"), [("sum_normalization", 1), ("spherical_softmax", 2)])
+def test_shares_have_all_their_digits_at_any_scale(name, power, dtype, engine):
+    eps, least = np.finfo(dtype).eps, np.finfo(dtype).smallest_subnormal
+    for k in SIZES[:9]:
+        for scale in SCALES[dtype]:
+            z = rows(k, 0, dtype, scale)
+            z[1:, 0] = np.ldexp(dtype(1), scale)  # the first row may be small throughout
+            if not (z > 0).any(-1).all():
+                continue
+            p = getattr(sg, name)(z).astype(np.float64)
+            want = shares(z, power)
+            assert (abs(p - want) <= 6 * eps * want + least).all(), (k, scale)
+            assert (abs(p.sum(-1) - 1) <= 4 * eps).all(), (k, scale)
+            assert ((p > 0) == (want > least)).all(), (k, scale)
+
+
+@pytest.mark.parametrize("dtype", SCALES)
+def test_a_square_that_underflows_keeps_the_digits_of_its_share(dtype, engine):
+    low = -60 if dtype == np.float32 else -510  # z^2 is subnormal or 0; its share of a sum below 1 is not
+    for k in (3, 20, 1100):
+        z = np.zeros((2, k), dtype)
+        z[:, 0], z[:, 1], z[:, 2] = 2.0**-7, np.ldexp(dtype(1.3), low), np.ldexp(dtype(1.7), low - 5)
+        want = shares(z, 2)
+        p = sg.spherical_softmax(z)
+        np.testing.assert_allclose(p, want, rtol=6 * np.finfo(dtype).eps)
+
+
+@pytest.mark.parametrize("name", ["sum_normalization", "spherical_softmax"])
+@pytest.mark.parametrize("lam", [0.0, 0.1, -0.5, 0.999])
+def test_scaling_by_powers_of_two_changes_nothing_but_rounding(name, lam, engine):
+    for k in SIZES:
+        z = rows(k, 1, np.float32, 0, 1.0)
+        want = getattr(sg, name)(z, lam=lam)
+        for scale in (-70, -9, 31, 61):
+            got = getattr(sg, name)(np.ldexp(z, scale), lam=lam)
+            np.testing.assert_allclose(got, want, rtol=0, atol=8 * np.finfo(np.float32).eps)
+            np.testing.assert_array_equal(got > 0, want > 0)
+
+
+@pytest.mark.parametrize("name", ["sum_normalization", "spherical_softmax"])
+@pytest.mark.parametrize("lam", [0.0, 0.1])
+@pytest.mark.parametrize("dtype", [np.float16, np.float32])
+def test_hidden_entries_and_other_rows_leave_a_row_as_it_is(name, lam, dtype, engine):
+    f = getattr(sg, name)
+    for k in SIZES[1:]:
+        z = rows(k, 2, dtype, 0)
+        z[:, :2], mask = 0.5, np.ones(z.shape, bool)
+        mask[1, 1:] = False
+        mask[2, ::2] = False
+        z[3] = dtype(0.125)
+        hidden = np.where(mask, z, -np.inf).astype(dtype)
+        p = f(z, lam=lam, mask=mask)
+        np.testing.assert_array_equal(p, f(hidden, lam=lam))
+        for i in range(len(z)):
+            np.testing.assert_array_equal(p[i], f(z[i], lam=lam, mask=mask[i]))
+        shown = f(np.where(mask, z, 0), lam=lam)  # a score of 0 has no share
+        want = np.where(mask, shown, 0).astype(float)
+        np.testing.assert_allclose(p.astype(float), want, rtol=0, atol=4 * np.finfo(dtype).eps)
+
+
+def test_negative_scores_are_outside_wherever_they_stand(engine):
+    for k in SIZES[1:]:
+        for at in {0, k // 2, k - 1}:
+            z = np.ones((18, k), np.float32)
+            z[7, at] = -1e-3
+            with pytest.raises(ValueError, match="at least 0"):
+                sg.sum_normalization(z)
+            with pytest.raises(ValueError, match="at least 0"):
+                sg.sum_normalization(z, lam=0.1)
+
+
+def found_by_hourglass(z, q):
+    """Radius, mean and count of each row, as the kernel keeps them for the way back."""
+    z, found = np.ascontiguousarray(z), np.zeros((3, len(z)))
+    p, at = np.empty_like(z), [row.ctypes.data for row in found]
+    rows, k = z.shape
+    storage = {"float32": 0, "float64": 1, "float16": 2}[z.dtype.name]
+    code = MAPS["sparsehourglass"].code
+    _core.map(z.ctypes.data, p.ctypes.data, storage, rows, k, 1, k, 1, 1, *code, q, 0, 1.0, 0, 0, 0, *at, 1)
+    return found
+
+
+def hourglass_radius(row, q):
+    """Radius, mean and count in rational arithmetic."""
+    shown = [Fraction(float(v)) for v in row if v > -np.inf]
+    n = len(shown)
+    mean = sum(shown) / n
+    return float((abs(mean) + q) / (Fraction(1, n) + q)), float(mean), n
+
+
+@pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])
+def test_means_are_those_of_rational_arithmetic(dtype, engine):
+    for k in SIZES:
+        z = np.random.default_rng(k).standard_normal((37, k)).astype(dtype) * dtype(100)
+        z[1, k // 2 + 1 :] = -np.inf
+        z[2, 1:2] = -np.inf
+        z[3] = 0
+        found = found_by_hourglass(z, 1.0)
+        for i, row in enumerate(z):
+            r, mean, n = hourglass_radius(row, 1)
+            assert abs(found[0, i] - r) <= 5e-16 * r
+            assert abs(found[1, i] - mean) <= 1e-13 * abs(row[row > -np.inf].astype(float)).max()
+            assert found[2, i] == n
+        for i in (0, 1, 5, 36):
+            np.testing.assert_array_equal(found_by_hourglass(z[i : i + 1], 1.0)[:, 0], found[:, i])
+
+
+def test_engines_agree_on_means():
+    z = np.random.default_rng(5).standard_normal((40, 333)).astype(np.float32) * np.float32(1e3)
+    z[::3, 100:107] = -np.inf
+    kept, found = _core.engine(), []
+    try:
+        for name in _core.engines():
+            _core.use_engine(name)
+            found.append(found_by_hourglass(z, 1.0))
+    finally:
+        _core.use_engine(kept)
+    for other in found[1:]:
+        np.testing.assert_array_equal(other, found[0])
