@@ -39,9 +39,8 @@ def rows(kind, k, dtype, n=5):
     z = rng.standard_normal((n, k))
     changed = {
         "normal": z, "narrow": z / 1000, "wide": z * 5, "huge": z * 1e30, "far from 0": z + 1e4,
-        "tied": np.round(z * 2) / 2,
         "equal": z * 0 + 3, "heavy": np.sign(z) * np.exp(3 * np.abs(z)), "rising": np.sort(z), "falling": -np.sort(-z),
-        "hidden": np.where(rng.random(z.shape) < 0.4, -math.inf, z),
+        "tied": np.round(z * 2) / 2, "hidden": np.where(rng.random(z.shape) < 0.4, -math.inf, z),
     }[kind]  # fmt: skip
     changed[:, 0] = np.where(np.isneginf(changed).all(axis=1), 0, changed[:, 0])
     return changed.astype(dtype)
@@ -99,11 +98,24 @@ def test_equal_scores_have_equal_probabilities_wherever_they_stand(engine):
 
 
 def test_a_positive_probability_stays_positive(engine):
-    """Powers of 20 of what is left of 1: smaller than any float, above the threshold still."""
-    z = np.array([[0, -5, -19.5, -19.9, -19.99, -20.1, -math.inf] * 20], np.float32)
-    p, want = sg.entmax(z, alpha=1.05), by_bisection(z, 1.05)
-    np.testing.assert_array_equal(p > 0, want > 0)
-    z = np.array([[0, -5, -18, -19, -20.1]], np.float32)
+    """The power 20 of what is left of 1 is smaller than any float, above the threshold still."""
+    z = np.array([[0, -5, -18, -19.9, -20.1]], np.float32)
+    want = by_bisection(z, 1.05)[0]
+    assert 0 < want[3] < float(np.finfo(np.float32).smallest_subnormal) / 2
     p = sg.entmax(z, alpha=1.05)[0]
-    assert (p > 0).tolist() == (by_bisection(z, 1.05)[0] > 1e-300).tolist()
-    assert 0 < p[3] < 1e-20
+    assert (p > 0).tolist() == (want > 0).tolist() == [True, True, True, True, False]
+
+
+@pytest.mark.parametrize("alpha", [1.1, 1.3, 1.49, 1.75])
+def test_shares_of_entries_next_to_the_threshold_have_all_their_digits(engine, alpha):
+    """They move most with the last step of the search: by more than a series could say."""
+    for k in (9, 40, 300):
+        z = rows("normal", k, np.float32, 30)
+        shares = by_bisection(z, alpha)
+        top, a = z.max(axis=1), np.longdouble(alpha) - 1
+        threshold = top - shares.max(axis=1) ** a / a
+        for above in (0.1, 0.001, 1e-5):
+            z[:, 0] = np.where(z[:, 0] < top, threshold + above, z[:, 0])
+            p, want = sg.entmax(z, alpha=alpha), by_bisection(z, alpha)
+            felt = want > 1e-35
+            assert (np.abs(p - want)[felt] <= np.finfo(np.float32).eps * want[felt]).all(), (k, above)
