@@ -18,7 +18,7 @@ struct MeanSlopes {
 inline MeanSlopes mean_slopes(Rule rule, double mean, double n, double q) {
   if (std::isinf(q) || n == 0) return {0, 0};
   const bool cone = rule == Rule::cone;
-  const double turn = cone ? 1 : double(mean > 0) - double(mean < 0);  // no branch: signs are not foreseen
+  const double turn = cone ? 1 : mean == 0 ? 0 : std::copysign(1.0, mean);  // no branch on a sign, which nobody foresees
   const double height = cone ? mean : std::fabs(mean);
   const double width = 1 / n + q;
   return {turn / (1 + n * q), (1 / n - height) / (width * width)};
@@ -44,7 +44,6 @@ struct ControlGradients {
 // What does not move has no gradient, however steep it is (0 times infinity is no number), and what is hidden has none.
 template <class T, class Of>
 struct Steep {
-  static constexpr bool kAsks = false;
   const T* const* z;
   Of of;
   int first = 0;
@@ -99,7 +98,8 @@ struct Pulled {
 template <class T>
 class MapVjp {
  public:
-  MapVjp(const MapVjpJob& job, const MapRow<T>& row) : job_(job), row_(row) {}
+  MapVjp(const MapVjpJob& job, const MapRow<T>& row, bool stream = false)
+      : job_(job), row_(row), stream_(stream && aligned(row.g)) {}
 
   ControlGradients run() {
     if (std::isnan(row_.p[0])) {
@@ -146,22 +146,31 @@ class MapVjp {
   // move with the others.
   ControlGradients shares() {
     const double mean = mean_of([](Vec<T> p) { return p; });
-    const Vec<T> less = splat(T(mean)), scale = splat(T(1 / row_.radius)), unit = splat(T(row_.base));
+    const Vec<T> less = splat(T(mean)), scale = splat(T(1 / row_.radius)), unit = splat(T(row_.base)), even = scale * unit;
+    const auto open = [=](Vec<T> z, Vec<T> x) { return keep<T>(z > splat(-kInf<T>), x); };
     if (job_.transform == Transform::exp) {
       const Vec<T> by = splat(std::max(T(row_.second), std::numeric_limits<T>::min()));
-      each_vector<T>(row_.K, [&](int64_t at, auto get, auto write) {
-        write(row_.g + at, get(row_.p + at) * (get(row_.v + at) - less) / by);
+      write([=](int64_t at, Vec<T> v, auto get) { return get(row_.p + at) * (v - less) / by; });
+    } else if (job_.transform == Transform::sq) {
+      write([=](int64_t at, Vec<T> v, auto get) {
+        const Vec<T> z = get(row_.z + at);
+        return open(z, (v - less) * (T(2) * (z * unit) * scale * unit));
       });
+    } else if (row_.open()) {
+      write([=](int64_t, Vec<T> v, auto) { return (v - less) * even; });
     } else {
-      const bool squares = job_.transform == Transform::sq;
-      each_vector<T>(row_.K, [&](int64_t at, auto get, auto write) {
-        const Vec<T> z = get(row_.z + at), steep = squares ? T(2) * (z * unit) * scale * unit : scale * unit;
-        write(row_.g + at, keep<T>(z > splat(-kInf<T>), (get(row_.v + at) - less) * steep));
-      });
+      write([=](int64_t at, Vec<T> v, auto get) { return open(get(row_.z + at), (v - less) * even); });
     }
     double to_share = 0;
     if (job_.grad_radius) to_share = mean_of([](Vec<T>) { return splat(T(1)); }) - mean;
     return {to_share, job_.grad_second ? cooling() : 0};
+  }
+
+  // f(at, v, load) is the gradient there.
+  template <class F>
+  void write(F&& f) {
+    const auto one = [&](int64_t at, auto get, auto write) { write(row_.g + at, f(at, get(row_.v + at), get)); };
+    stream_ ? each_vector<T, true>(row_.K, one) : each_vector<T, false>(row_.K, one);
   }
 
   // p^(2 - alpha) where p > 0.
@@ -217,6 +226,7 @@ class MapVjp {
 
   const MapVjpJob& job_;
   const MapRow<T>& row_;
+  bool stream_;  // is the gradient large?
 };
 
 // Rows of one block: together what is w / r and more, the others alone.
@@ -233,7 +243,7 @@ class MapVjpBlock {
     for (int i = 0; i < n; ++i) {
       const MapRow<T> one = row_at(row + i, z[i], p[i], v[i], g[i]);
       if (job_.power || (total_ && one.control == 1) || one.constant()) {
-        keep(row + i, MapVjp<T>(job_, one).run());
+        keep(row + i, MapVjp<T>(job_, one, s_.stream).run());
         continue;
       }
       // Where nothing comes through the radius, or to every entry, the scores of a linear map need not be read.

@@ -384,9 +384,11 @@ inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Fa
                       const F& touch) {
   constexpr int W = kWidth<T>;
   constexpr bool later = when == Along::after;  // w.p is wanted, and the row need not be read once more for it
+  // Do longer rows gain by company? Not those of which more is read, or that find w.p first: alone they stay in the first cache.
+  constexpr bool company = kAsks<F> && when != Along::before;
   const bool lanes = std::is_same_v<F, Straight> && K >= kTile<T> && K <= kVjpLaneLimit;
-  const bool together = !lanes && (K >= W || Remainder<T>::kAnyLength) && K <= (F::kAsks ? kVjpGroupLimit : kVjpSixteenLimit);
-  const int width = lanes || together ? (K <= kVjpSixteenLimit ? W : std::min(W, 8)) : F::kAsks && K <= kPairLimit ? 2 : 1;
+  const bool together = !lanes && (K >= W || Remainder<T>::kAnyLength) && K <= (company ? kVjpGroupLimit : kVjpSixteenLimit);
+  const int width = lanes || together ? (K <= kVjpSixteenLimit ? W : std::min(W, 8)) : company && K <= kPairLimit ? 2 : 1;
   for (int i = 0; i < n; i += width) {
     const int m = std::min(width, n - i);
     const Factors<T> by = all.from(i);
@@ -400,7 +402,7 @@ inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Fa
     } else if (K < kSkipFrom) {
       const bool stream = !later && m == 1 && s.stream && aligned(g[i]);
       auto f = stream ? vjp_short<1, when, !later, T, F> : vjp_short<1, when, false, T, F>;
-      if constexpr (F::kAsks) f = m == 2 ? vjp_short<2, when, false, T, F> : f;
+      if constexpr (company) f = m == 2 ? vjp_short<2, when, false, T, F> : f;
       f(p + i, v + i, K, by, g + i, steep);
     } else {
       const bool stream = s.stream && aligned(g[i]);

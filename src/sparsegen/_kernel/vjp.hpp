@@ -60,7 +60,6 @@ struct Factors {
 
 // The last touch on a gradient x of points, `at` entries into a row: none, as the points are the scores. See map_vjp.hpp.
 struct Straight {
-  static constexpr bool kAsks = true;  // is memory asked for in advance? What more is read the hardware foresees better
   Straight from(int) const { return {}; }  // of the rows from the i-th on
   Straight row(int) const { return {}; }
   template <class V, class Get>
@@ -80,6 +79,10 @@ struct Moments {
   }
 };
 
+// Is memory asked for in advance? Where more is read than p and v the hardware foresees it, and asking takes time: 0026.
+template <class F>
+inline constexpr bool kAsks = std::is_same_v<F, Straight>;
+
 // n <= W rows together: what follows the first pass, the means, is done for all of them at once. Meanwhile those that come
 // next, as a rule W K entries on, are asked for. `v` may be `g`.
 template <Along when, bool stream, class T, class F>
@@ -93,7 +96,7 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
   // Half of what comes next in each pass: see Turn in layouts.hpp.
   const auto ask = [=](int pass, int i) {
     const int at = pass * n + i;
-    if (!F::kAsks || K < 2 * W) return;
+    if (!kAsks<F> || K < 2 * W) return;
     each_line(ps, next, K, at, 2, prefetch), each_line(vs, next, K, at, 2, prefetch);
   };
   for (int i = n; i < W; ++i) sum[i] = wp[i] = all[i] = zero, count[i] = Mask<T>{};
@@ -132,7 +135,7 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
       const Vec<T> pk = load(p + k), w = keep<T>(pk > zero, load(v + k) - mean);
       if (when == Along::after) w0 += w * pk;
       put<stream>(g + k, made(w, k, [](const T* x) { return load(x); }));
-      if (F::kAsks && !stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
+      if (kAsks<F> && !stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
     }
     if (rest.size) {
       const Vec<T> w = keep<T>(last_p > zero, last_v - mean);
@@ -157,13 +160,13 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, Factors
   const decltype(steep.row(0)) touch[2] = {steep.row(0), steep.row(R - 1)};
   for (int i = 0; i < R; ++i) p[i] = ps[i], v[i] = vs[i], g[i] = gs[i], scale[i] = splat(by.scale[i]);
   const auto ask = [&](const T* const* rows, int64_t at) {
-    for (int i = 0; F::kAsks && at % kLine<T> == 0 && i < R; ++i) prefetch_far(rows[i] + at + R * K);
+    for (int i = 0; kAsks<F> && at % kLine<T> == 0 && i < R; ++i) prefetch_far(rows[i] + at + R * K);
   };
   each_vector<T>(K, [&](int64_t at, auto get, auto) {
     ask(p, at);
     for (int i = 0; i < R; ++i) found[i].add(get(p[i] + at), get(v[i] + at), ~Mask<T>{});
   });
-  for (int64_t at = R * K; F::kAsks && !stream && at < 2 * R * K; at += kLine<T>) prefetch_to_write(g[0] + at);
+  for (int64_t at = R * K; kAsks<F> && !stream && at < 2 * R * K; at += kLine<T>) prefetch_to_write(g[0] + at);
   for (int i = 0; i < R; ++i) {
     const T one = lanes_sum(found[i].sum) / std::max(T(-lanes_sum(found[i].count)), T(1));
     mean[i] = splat(one);
