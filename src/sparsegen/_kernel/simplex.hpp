@@ -690,6 +690,7 @@ inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count) {
 // Mean over the entries that are not -inf, and their number. NaN and +inf come through. Is it likely that none is hidden?
 template <class T>
 inline double mean_row(const T* x, int64_t K, double& count, bool open = true) {
+  open = open && K > 0;  // attention leaves out what is hidden at the ends of a row, which may be all of it
   double sum = open ? sum_row<true>(x, K, count = double(K)) : 0;
   if (open && std::isfinite(sum)) return sum / count;
   sum = sum_row<false>(x, K, count);
