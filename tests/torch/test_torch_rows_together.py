@@ -5,6 +5,7 @@ import pytest
 import torch
 
 import sparsegen.torch as sgt
+from sparsegen._table.maps import MAPS
 
 MEANS = {"sparsecone": {"q": 0.5}, "sparsehourglass": {"q": 0.5}, "sum_normalization_plus": {}}
 SUMS = {"sum_normalization": 1, "spherical_softmax": 2}
@@ -144,3 +145,18 @@ def test_upstreams_outside_the_support_are_not_read(name, junk, engine):
         p, clean, _ = grads(name, z, v, **controls)
         _, dirty, _ = grads(name, z, torch.where(p > 0, v, junk), **controls)
         assert torch.equal(clean, dirty)
+
+
+@pytest.mark.parametrize("k", [3, 7, 20, 40, 100, 300, 2000])
+@pytest.mark.parametrize("name", [name for name in MAPS if MAPS[name].controls])
+def test_controls_of_rows_without_an_answer_have_none_and_others_have_theirs(name, k):
+    control = MAPS[name].controls[0]
+    z = torch.rand(5, k, generator=torch.Generator().manual_seed(k), dtype=torch.float64) + 0.1
+    z[2, 1], z[3, 0] = torch.nan, torch.inf
+    value = torch.full((5,), 1.3 if control == "alpha" else 0.5, dtype=torch.float64, requires_grad=True)
+    p = getattr(sgt, name)(z.requires_grad_(), **{control: value})
+    to_scores, to_control = torch.autograd.grad(p, (z, value), torch.ones_like(z).cumsum(-1))
+    wrong = torch.tensor([False, False, True, True, False])
+    assert torch.equal(to_control.isnan(), wrong)
+    assert torch.equal(to_scores.isnan().all(-1), wrong)
+    assert torch.equal(to_scores.isnan().any(-1), wrong)

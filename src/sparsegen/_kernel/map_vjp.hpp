@@ -308,6 +308,10 @@ class MapVjpBlock {
     for (int i = 0; i < rows.n; ++i) {
       const int64_t at = row + rows.row[i];
       const MapRow<T> one = row_at(at, rows.z[i], rows.p[i], rows.v[i], rows.g[i]);
+      if (std::isnan(one.p[0])) {  // so is the row, throughout
+        keep(at, {double(one.p[0]), double(one.p[0])});
+        continue;
+      }
       const double to_radius = job_.grad_radius ? radius_gradient(one, double(rows.along[i])) : 0;
       keep(at, {to_radius, job_.grad_second ? MapVjp<T>(job_, one).cooling() : 0});
     }
