@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import math
 import pickle
+import subprocess
 import sys
 from copy import deepcopy
 
@@ -348,3 +349,27 @@ def test_what_a_mask_hides_may_be_anything(k):
             assert got[row].isnan().all()
             rest = torch.arange(8) != row
             torch.testing.assert_close(got[rest], want[rest], rtol=0, atol=0)
+
+
+WITHOUT_TABLE = """
+import torch
+del torch.Tensor.__dlpack_c_exchange_api__
+import sparsegen.torch as sgt
+from sparsegen import _core
+from sparsegen._table.maps import MAPS
+z, kind, module = torch.rand(3, 7), MAPS["sparsemax"].kind, sgt.Sparsegen(0.0, learnable=True)
+unusual = (z.t(), z.long(), z.to_sparse(), torch._neg_view(z), torch.zeros(2, 0), torch.zeros(2, 5, device="meta"))
+with torch.no_grad():
+    assert torch.equal(_core.quick_map(z, kind, 1.0, 1.0), sgt.project(z))
+    assert all(_core.quick_map(t, kind, 1.0, 1.0) is None for t in unusual)
+    assert _core.quick_module(module, z) is None
+    assert torch.equal(module(z), sgt.project(z))
+"""
+
+
+@pytest.mark.skipif(not hasattr(torch.Tensor, "__dlpack_c_exchange_api__"), reason="this torch has no such table")
+def test_without_dlpacks_table_tensors_are_asked_one_by_one():
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", WITHOUT_TABLE], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr

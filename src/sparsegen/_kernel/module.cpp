@@ -229,7 +229,7 @@ static nb::object tensor_map(nb::handle x, int kind, double radius, double secon
 // The same of a tensor nobody asks gradients of, while torch does nothing but compute: (x, kind, radius, second).
 static nb::object quick_map(PyObject* const* given) {
   PyObject* const x = given[0];
-  if (!is_plain(x) || !idle() || (!attribute_is(x, names().requires_grad, Py_False) && is_recording())) return unanswered();
+  if (!is_plain(x) || !idle() || (is_asked(x) && is_recording())) return unanswered();
   const double kind = PyFloat_AsDouble(given[1]), radius = PyFloat_AsDouble(given[2]), second = PyFloat_AsDouble(given[3]);
   return PyErr_Occurred() ? unanswered() : tensor_map(x, int(kind), radius, second, false, Py_None);
 }
@@ -246,7 +246,7 @@ static nb::object quick_module(PyObject* const* given) {
   return tensor_map(x, plan.kind, plan.told[0], plan.told[1], false, Py_None);
 }
 
-// Functions of Python's own kind: a call costs less than through nanobind, and torch.compile can be told what they stand for.
+// Functions of Python's own kind: a call costs less than through nanobind.
 template <nb::object (*f)(PyObject* const*), Py_ssize_t n>
 static PyObject* called(PyObject*, PyObject* const* given, Py_ssize_t count) {
   try {
