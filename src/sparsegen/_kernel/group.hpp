@@ -43,6 +43,9 @@ class Group {
   Group(Layout& layout, const LaneRadii<T>& radii, int64_t K)
       : layout_(layout), K_(K), r_(load(radii.r)), scale_(load(radii.scale)), plain_(radii.plain) {}
 
+  // The rows whose radii are within the range of groups, one bit each.
+  unsigned plain() const { return plain_; }
+
   // The stages, to be called in this order; rows that look() has sorted need no first(). Are entries known to be `hidden`?
   template <bool hidden>
   void look() {

@@ -1,6 +1,7 @@
 // Maps of scores that are not projected as they are: a block of rows is brought in, made into points, projected and put back.
 #pragma once
 
+#include "lane_points.hpp"
 #include "powers.hpp"
 #include "roots.hpp"
 #include "rows.hpp"
@@ -23,7 +24,8 @@ class MapBlock {
   // Rows [row, row + n), which stand at src[i] (their slots, or the scores themselves), to dst[i]; K counts the filling of
   // short ones.
   void run(int64_t row, int n, int64_t K, const T* const* src, T** dst) {
-    const unsigned done = job_.power ? powers(row, n, src, dst) | (K <= kRootLimit ? roots(row, n, K, src, dst) : 0) : 0;
+    const unsigned done = job_.power ? powers(row, n, src, dst) | (K <= kRootLimit ? roots(row, n, K, src, dst) : 0)
+                          : in_lanes(K, src, dst) ? lanes(row, n, K, src, dst) : 0;
     if (done == ~0u >> (32 - n)) return;
     Prepared made[kGroup];
     const bool grouped = K > kLaneLimit && K <= kGroupLimit<T> && !job_.power && !all_shares_;
@@ -60,6 +62,22 @@ class MapBlock {
   void ask_for_next(const T* x, const T* p) const {
     if (read_) each_line(x + read_, job_.K, 0, 1, prefetch_far);
     if (written_) each_line(p + written_, job_.K, 0, 1, prefetch_far_to_write);
+  }
+
+  // Are rows made into points where they stand transposed? Not those that are written over: their scores may be needed again.
+  bool in_lanes(int64_t K, const T* const* src, T* const* dst) const {
+    return sizeof(T) == 4 && K <= kLaneLimit && K == job_.K && src[0] != dst[0];
+  }
+
+  // Maps rows that are in_lanes(); returns those that are done, one bit each.
+  unsigned lanes(int64_t row, int n, int64_t K, const T* const* src, T** dst) {
+    double r[kGroup];
+    LanePoints<T> points(job_, row, dst);
+    const unsigned undone = Together<T>(plain_, r, src, n, K, dst, radii_, s_, nullptr, &points).run();
+    const unsigned done = (points.written | ~undone) & ~0u >> (32 - n);
+    for (int i = 0; job_.radius_out && i < n; ++i)
+      if (done >> i & 1) keep(row + i, {points.radius[i], points.base[i], Way::project, false, sums_});
+    return done;
   }
 
   // Finds the sums of rows of which that is all they need: those are made `plain`.
@@ -221,8 +239,11 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   const bool own = std::is_same_v<S, T>, write = own && K == job.K && job.ps.entry == 1;
   const bool read = own && job.xs.entry == 1 && !job.mask;
   const int group = rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
-  const Workspace<T> workspace(K, job.power ? kPowerSlots * group : group);
-  Scratch<T> s = workspace.view();
+  // Rows that are made into points by lanes are not written over: those brought to slots go to slots of their own from there.
+  const bool apart = sizeof(T) == 4 && !job.power && K <= kLaneLimit && !read && !write;
+  const Workspace<T> workspace(K, job.power ? kPowerSlots * group : apart ? 2 * group : group);
+  Scratch<T> s = workspace.view(), out = s;
+  if (apart) out.rows += group * s.stride;
   s.stream = write && 2 * job.bytes() >= kStreamFrom;
   s.masked = job.mask != nullptr;
   const bool soon = job.inner == 1 && K <= kGroupLimit<T>;
@@ -234,9 +255,9 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
     if (job.mask) load_masked(job, x, job.xs, row, n, s);
     else if (!read) load_rows(job, x, job.xs, row, n, s);
     find_rows<const T>(job, x, job.xs, row, n, read, s.rows, s.stride, src);
-    find_rows(job, p, job.ps, row, n, write, s.rows, s.stride, dst);
+    find_rows(job, p, job.ps, row, n, write, out.rows, s.stride, dst);
     block.run(row, n, K, src, dst);
-    if (!write) store_rows<true>(job, p, job.ps, row, n, s);
+    if (!write) store_rows<true>(job, p, job.ps, row, n, out);
   }
   if (s.stream) finish_streams();
 }

@@ -342,6 +342,7 @@ struct Scratch {
   int32_t* touched = nullptr;
   int64_t stride = 0;
   bool stream = false;  // the output is larger than the caches: write past them
+  bool asks = true;     // gradients: is memory far enough to be asked for in advance?
   bool masked = false;  // some entries are hidden
   Next<T> next;
   Masked<T> hide;

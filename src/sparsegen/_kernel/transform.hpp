@@ -205,9 +205,13 @@ struct Sums {
 
 // Between these a sum of squares or of scores that are not negative neither overflows nor is lost, nor is a share of it.
 template <class T>
+inline double least_plain_sum(bool squares) {
+  return squares ? sizeof(T) == 4 ? 0x1p-16 : 0x1p-100 : 1 / double(kBigRadius<T>);
+}
+
+template <class T>
 inline bool plain_sum(double sum, bool squares) {
-  constexpr double small = sizeof(T) == 4 ? 0x1p-16 : 0x1p-100;
-  return sum >= (squares ? small : 1 / kBigRadius<T>) && sum <= kBigRadius<T>;
+  return sum >= least_plain_sum<T>(squares) && sum <= kBigRadius<T>;
 }
 
 // x = z^2

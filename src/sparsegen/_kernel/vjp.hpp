@@ -86,7 +86,8 @@ inline constexpr bool kAsks = std::is_same_v<F, Straight>;
 // n <= W rows together: what follows the first pass, the means, is done for all of them at once. Meanwhile those that come
 // next, as a rule W K entries on, are asked for. `v` may be `g`.
 template <Along when, bool stream, class T, class F>
-inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep) {
+inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep,
+                         bool asks) {
   constexpr int W = kWidth<T>;
   const int64_t whole = K / W * W, next = n * K;
   const Remainder<T> rest(K);
@@ -96,7 +97,7 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
   // Half of what comes next in each pass: see Turn in layouts.hpp.
   const auto ask = [=](int pass, int i) {
     const int at = pass * n + i;
-    if (!kAsks<F> || K < 2 * W) return;
+    if (!kAsks<F> || !asks || K < 2 * W) return;
     each_line(ps, next, K, at, 2, prefetch), each_line(vs, next, K, at, 2, prefetch);
   };
   for (int i = n; i < W; ++i) sum[i] = wp[i] = all[i] = zero, count[i] = Mask<T>{};
@@ -135,7 +136,7 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
       const Vec<T> pk = load(p + k), w = keep<T>(pk > zero, load(v + k) - mean);
       if (when == Along::after) w0 += w * pk;
       put<stream>(g + k, made(w, k, [](const T* x) { return load(x); }));
-      if (kAsks<F> && !stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
+      if (kAsks<F> && asks && !stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
     }
     if (rest.size) {
       const Vec<T> w = keep<T>(last_p > zero, last_v - mean);
