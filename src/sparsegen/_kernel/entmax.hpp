@@ -86,12 +86,17 @@ inline RootCut<T> climb_root(const Row<T>& row, T tau, T low, int bold) {
   return {low, 0, 0, false};
 }
 
-// Where the threshold of K normal scores would be: the c with E[Z - c]_+^2 = share.
+// Where the threshold of K normal scores of this mean and spread would be: the c with E[Z - c]_+^2 = share, share = 4 / (K
+// spread^2).
 template <class T>
-inline double guess_root(double share) {
-  const double v = log2_about<T>(splat(T(share)))[0];
-  if (v < -1) return ((((v * -6.844959e-07 - 5.1586337e-05) * v - 0.0016156982) * v - 0.029205868) * v - 0.47548993) * v - 0.44250705;
-  return ((((v * -7.6704728e-05 - 0.00071547326) * v - 0.0057006771) * v - 0.045622487) * v - 0.51140555) * v - 0.47072502;
+inline Vec<T> guess_root(Vec<T> mean, Vec<T> spread, Vec<T> share) {
+  const Vec<T> v = log2_about<T>(share);
+  const auto polynomial = [=](double a, double b, double c, double d, double e, double f) {
+    return ((((v * T(a) + T(b)) * v + T(c)) * v + T(d)) * v + T(e)) * v + T(f);
+  };
+  const Vec<T> right = polynomial(-6.844959e-07, -5.1586337e-05, -0.0016156982, -0.029205868, -0.47548993, -0.44250705);
+  const Vec<T> left = polynomial(-7.6704728e-05, -0.00071547326, -0.0057006771, -0.045622487, -0.51140555, -0.47072502);
+  return mean + spread * select<T>(v < splat(T(-1)), right, left);
 }
 
 // Writes ((x - tau - rest) / 2)^2 where that is above the rounding error, else 0; returns how many are. `p` may be `x`.
@@ -175,8 +180,8 @@ inline void root_row(T* x, int64_t K, T* p, const Scratch<T>& s) {
     }
   }
   if (cut.count == 0) {
-    const double spread = std::sqrt(variance), share = kRoot * kRoot / (double(K) * variance);
-    const T start = T(mean + spread * guess_root<T>(share));
+    const T share = T(kRoot * kRoot / (double(K) * variance));
+    const T start = guess_root<T>(splat(T(mean)), splat(T(std::sqrt(variance))), splat(share))[0];
     cut = climb_root(row, start > low && start < top ? start : low, low, 2);
   }
   const bool late = x == p;  // the entries may be needed once more, so they are not written over yet

@@ -37,6 +37,22 @@ struct LaneRadii {
   }
 };
 
+// A layout's first look at its rows, of which entries may be known to be `hidden`. The sums are of the `size` others, so that rows
+// with hidden entries start from a mean and spread as good as other rows'.
+template <bool hidden, class T, class Layout>
+__attribute__((always_inline)) inline Look<T> look_past_hidden(Layout& layout, Vec<T>& size) {
+  Look<T> all = layout.template look<hidden>(size);
+  const Mask<T> some = (all.sum == splat(-kInf<T>)) & (all.top > splat(-kInf<T>));
+  if (lane_bits<T>(some)) {
+    Vec<T> count;
+    const Look<T> open = layout.look_again(lane_bits<T>(some), count);
+    all.sum = select<T>(some, open.sum, all.sum), all.squares = select<T>(some, open.squares, all.squares);
+    size = select<T>(some, count, size);
+  }
+  if (hidden) all.sum = select<T>(all.top > splat(-kInf<T>), all.sum, splat(-kInf<T>));  // there is nothing to choose
+  return all;
+}
+
 template <class T, class Layout>
 class Group {
  public:
@@ -48,20 +64,17 @@ class Group {
 
   // The stages, to be called in this order; rows that look() has sorted need no first(). Are entries known to be `hidden`?
   template <bool hidden>
-  void look() {
+  __attribute__((noinline)) void look() {
     Look<T> all;
     Vec<T> start;
-    sorted_ = layout_.sorted(r_, all, start, last_);
+    sorted_ = layout_.sorted(all, [&](auto n, Vec<T>* v) { sorted_cut<n.value, T>(v, r_, start, last_); });
     steps_ = sorted_;  // the threshold of a set lies below the row's, as a step's end does
     if (!sorted_) {
       Vec<T> size = splat(T(K_));
-      all = layout_.template look<hidden>(size);
-      const Mask<T> some = (all.sum == splat(-kInf<T>)) & (all.top > splat(-kInf<T>));
-      if (lane_bits<T>(some)) look_past_hidden(some, all, size);
-      if (hidden) all.sum = select<T>(all.top > splat(-kInf<T>), all.sum, splat(-kInf<T>));  // there is nothing to choose
+      all = look_past_hidden<hidden, T>(layout_, size);
       mean_ = all.sum / size, variance_ = all.squares / size - mean_ * mean_;
       const Vec<T> spread = vsqrt(variance_);
-      start = layout_.start(r_, spread, guess<T>(mean_, spread, r_ / (spread * size)));
+      start = layout_.start(LinearStart<T>{r_, spread, guess<T>(mean_, spread, r_ / (spread * size))});
     }
     top_ = all.top, low_ = add_down_lanes<T>(top_, -r_);
     const Mask<T> finite = all.sum - all.sum == Vec<T>{}, some = (all.sum == splat(-kInf<T>)) & (top_ > splat(-kInf<T>));
@@ -106,14 +119,6 @@ class Group {
   }
 
  private:
-  // Rows with hidden entries start from the mean and spread of the others, as well as rows without.
-  void look_past_hidden(Mask<T> some, Look<T>& all, Vec<T>& size) const {
-    Vec<T> count;
-    const Look<T> open = layout_.look_again(lane_bits<T>(some), count);
-    all.sum = select<T>(some, open.sum, all.sum), all.squares = select<T>(some, open.squares, all.squares);
-    size = select<T>(some, count, size);
-  }
-
   static constexpr int kMostSteps = kMostPasses;
 
   // Has the set been found? Newton's steps land below the threshold and from there only climb, so the sets only shrink: equal

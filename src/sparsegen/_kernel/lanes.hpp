@@ -181,7 +181,7 @@ inline void sort_lanes(Vec<T>* v, std::index_sequence<I...>) {
 // Puts N entries a lane in order, and finds the size of the set {x > threshold} and the threshold it gives: entry k is in while
 // the radius exceeds what it costs to lift all larger ones over it.
 template <int N, class T>
-inline void sorted_cut(Vec<T>* v, Vec<T> r, Vec<T>& tau, Vec<T>& count) {
+__attribute__((always_inline)) inline void sorted_cut(Vec<T>* v, Vec<T> r, Vec<T>& tau, Vec<T>& count) {
   Vec<T> before{}, sum{};
   sort_lanes<N, T>(v, std::make_index_sequence<size_t(Network<N>().size)>());
   Mask<T> n = ~Mask<T>{};  // minus the size so far: the largest is always in

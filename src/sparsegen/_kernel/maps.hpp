@@ -24,7 +24,7 @@ class MapBlock {
   // Rows [row, row + n), which stand at src[i] (their slots, or the scores themselves), to dst[i]; K counts the filling of
   // short ones.
   void run(int64_t row, int n, int64_t K, const T* const* src, T** dst) {
-    const unsigned done = job_.power ? powers(row, n, src, dst) | (K <= kRootLimit ? roots(row, n, K, src, dst) : 0)
+    const unsigned done = job_.power ? powers(row, n, src, dst) | (K <= kGroupLimit<T> ? roots(row, n, K, src, dst) : 0)
                           : in_lanes(K, src, dst) ? lanes(row, n, K, src, dst) : 0;
     if (done == ~0u >> (32 - n)) return;
     Prepared made[kGroup];
@@ -172,12 +172,11 @@ class MapBlock {
       keep(row + i, {1, 0, Way::root});
       ++m;
     }
+    const Next<T> next{read_ ? src[0] + read_ : nullptr, job_.xs.outer};
     for (int i = 0; i < m; i += W) {
       const int rows = std::min(W, m - i);
-      unsigned left = RootLanes<T>(from + i, rows, K, s_.lanes).run(to + i, [&](int part) {
-        const auto share = [=](int parts) { return i + rows * parts / RootLanes<T>::kAskings; };
-        for (int j = share(part); j < share(part + 1); ++j) ask_for_next(from[j], to[j]);
-      });
+      unsigned left = K <= kLaneLimit ? find_roots(ByLane<T>(from + i, rows, K, s_.lanes, W, to + i), rows, K, to + i)
+                                      : find_roots(ByRow<T>(from + i, rows, K, next.from(i), written_ ? to + i : nullptr, {}), rows, K, to + i);
       for (; left; left &= left - 1) {
         const int j = i + __builtin_ctz(left);
         if (from[j] != spare[j]) std::copy_n(from[j], K, spare[j]);
@@ -185,6 +184,16 @@ class MapBlock {
       }
     }
     return done;
+  }
+
+  // Returns the rows left undone, one bit each.
+  template <class Layout>
+  unsigned find_roots(Layout layout, int n, int64_t K, T* const* dst) const {
+    RootGroup<T, Layout> group(layout, K);
+    const unsigned rows = (1u << n) - 1;
+    const bool stream = !Layout::kWrittenTogether && s_.stream && K % kWidth<T> == 0 && all_aligned(dst, n);
+    if (stream) return s_.masked ? group.template run<true, true>(rows, dst) : group.template run<false, true>(rows, dst);
+    return s_.masked ? group.template run<true, false>(rows, dst) : group.template run<false, false>(rows, dst);
   }
 
   void keep(int64_t row, const Prepared& made) const {

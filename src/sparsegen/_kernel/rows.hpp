@@ -12,7 +12,6 @@
 namespace sparsegen::SPARSEGEN_ISA {
 
 inline constexpr int64_t kLaneLimit = 64;  // longest row that is transposed: see docs/decisions/0003
-inline constexpr int64_t kRootLimit = 256;  // the same of entmax with alpha = 1.5, whose passes are more
 // Longest row that shares a group: its partial sums, in four chains, need no folding.
 template <class T>
 inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
@@ -53,7 +52,7 @@ class Workspace {
     void grow(int64_t new_K, int64_t new_room) {
       *this = Store();  // nothing is left to be used by mistake if there is no memory
       const int64_t maxima = (new_K + kPad) / 4 + kPad, picked = new_K + kPad;
-      const int64_t lanes = 2 * std::min(std::max<int64_t>(new_K, kTile<T>), kRootLimit) * kWidth<T>;
+      const int64_t lanes = 2 * std::min(std::max<int64_t>(new_K, kTile<T>), kLaneLimit) * kWidth<T>;
       const int64_t entries = maxima + picked + lanes + new_room;
       data.reset(new T[entries]);
       touched.reset(new int32_t[new_K / kPart<T> + 1]);
