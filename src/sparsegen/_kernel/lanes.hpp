@@ -169,7 +169,7 @@ struct Network {
 };
 
 template <int N, class T, size_t... I>
-inline void sort_lanes(Vec<T>* v, std::index_sequence<I...>) {
+__attribute__((always_inline)) inline void sort_lanes(Vec<T>* v, std::index_sequence<I...>) {
   constexpr Network<N> network;
   const auto exchange = [](Vec<T>& x, Vec<T>& y) {
     const Vec<T> larger = vmax(x, y);

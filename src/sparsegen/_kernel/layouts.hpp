@@ -17,35 +17,11 @@ struct Look {
 enum class Turn : int { look = 0, first = 1, second = 2, write = 3, later };
 inline constexpr int kAskings = 4;
 
-// What a pass over tau finds: the excess over it, the number of entries above it, and the squares of the excess if they are
-// asked for.
+// What a pass over tau finds: the excess over it, the number of entries above it, and what the squares of the excess exceed
+// kSquares by, if they are asked for.
 template <class T>
 struct Above {
-  Vec<T> sum, count, squares;
-};
-
-// Adds what is negative of `d` as add_negative() does, and its squares if they are asked for.
-template <bool squared, class T>
-inline void add_below(Vec<T> d, Vec<T>& sum, [[maybe_unused]] Vec<T>& squares, Mask<T>& n) {
-#if defined(__AVX512F__)
-  if constexpr (squared) squares = d < Vec<T>{} ? fma(d, d, squares) : squares;
-  add_negative<T>(d, sum, n);
-#else
-  if constexpr (squared) {
-    const Vec<T> under = vmin(d, Vec<T>{});
-    sum += under, squares = fma(under, under, squares), count_where<T>(d < Vec<T>{}, n);
-  } else {
-    add_negative<T>(d, sum, n);
-  }
-#endif
-}
-
-// What becomes of an entry v, given how probabilities are made: `below` is negative where v has one, and `share` is it.
-struct Straightly {
-  template <class V>
-  static V below(V tau, V v, V rest) { return (tau - v) + rest; }
-  template <class V>
-  static V share(V d, V scale) { return d * scale; }
+  Vec<T> sum, count, over;
 };
 
 // How the probabilities of a set of `count` entries are made: [x - tau - rest]_+ * scale, 0 up to the rounding error.
@@ -235,7 +211,7 @@ class ByRow {
       if (!(rows >> i & 1)) continue;
       const Vec<T> t = splat(at[i]);
       if (turn != Turn::later) ask_for_next(turn, i);
-      Vec<T> sum{}, s0{}, s1{}, s2{}, s3{}, squares{}, q0{}, q1{}, q2{}, q3{};
+      Vec<T> sum{}, s0{}, s1{}, s2{}, s3{}, squares = splat(T(-kSquares / W)), lost{}, q0{}, q1{}, q2{}, q3{};
       Mask<T> n0{}, n1{};
       const T *x = rows_[i], *const end = x + shape.whole, *const last = x + shape.K - W, *const stop = x + shape.steps;
       for (;;) {
@@ -250,18 +226,17 @@ class ByRow {
         if (x == stop) break;
         sum += (s0 + s1) + (s2 + s3);
         s0 = s1 = s2 = s3 = zero;
-        if constexpr (squared) squares += (q0 + q1) + (q2 + q3), q0 = q1 = q2 = q3 = zero;
+        if constexpr (squared) add_exactly((q0 + q1) + (q2 + q3), squares, lost), q0 = q1 = q2 = q3 = zero;
       }
-      for (; x != end; x += W) {
-        const Vec<T> d = t - load(x);
-        add_below<squared, T>(d, s0, q0, n0);
-      }
+      if (x != end) add_below<squared, T>(t - load(x), s0, q0, n0), x += W;
+      if (x != end) add_below<squared, T>(t - load(x), s1, q1, n1), x += W;
+      if (x != end) add_below<squared, T>(t - load(x), s2, q2, n0);
       if (shape.whole < shape.K) {
         const Vec<T> d = keep<T>(shape.tail, t - load(last));
-        add_below<squared, T>(d, s1, q1, n1);
+        add_below<squared, T>(d, s3, q3, n1);
       }
       sum_[i] = sum + ((s0 + s1) + (s2 + s3)), count_[i] = n0 + n1;
-      if constexpr (squared) squares_[i] = squares + ((q0 + q1) + (q2 + q3));
+      if constexpr (squared) squares_[i] = squares + (((q0 + q1) + (q2 + q3)) + lost);
     }
   }
 
@@ -389,7 +364,7 @@ class ByLane {
   template <bool squared = false>
   Above<T> above(Vec<T> tau, unsigned, Turn turn) const {
     if (turn == Turn::second) ask_for_next(Turn::second);
-    Vec<T> sum{}, squares{};
+    Vec<T> sum{}, squares = splat(T(-kSquares)), lost{};
     Mask<T> n0{}, n1{};
     const T *x = lanes_, *const end = x + K_ * W;
     while (x + 4 * W <= end) {
@@ -403,13 +378,13 @@ class ByLane {
         add_below<squared, T>(d3, s3, q3, n1);
       }
       sum += (s0 + s1) + (s2 + s3);
-      if constexpr (squared) squares += (q0 + q1) + (q2 + q3);
+      if constexpr (squared) add_exactly((q0 + q1) + (q2 + q3), squares, lost);
     }
     for (; x < end; x += W) {
       const Vec<T> d = tau - load(x);
       add_below<squared, T>(d, sum, squares, n0);
     }
-    return {-sum, __builtin_convertvector(-(n0 + n1), Vec<T>), squares};
+    return {-sum, __builtin_convertvector(-(n0 + n1), Vec<T>), squares + lost};
   }
 
   // The scores of `rows` once more, for those that were written over and are not right.

@@ -39,8 +39,8 @@ class MapBlock {
       if (made[i].plain) {
         points_[i] = points(made[i].way, src[i], x, K);
       } else {
-        points_[i] = x;
         made[i] = job_.power ? of_power(row + i, src[i], x) : prepare(row + i, src[i], x);
+        points_[i] = job_.power && made[i].way != Way::shares ? points(made[i].way, src[i], x, K) : x;
       }
       if (points_[i] == x) std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
       if (made[i].outside) job_.outside->store(true);
@@ -138,7 +138,6 @@ class MapBlock {
   Prepared of_power(int64_t row, const T* z, T* x) const {
     const double alpha = job_.second_of(row);
     if (alpha == 1) return make_shares(Transform::exp, z, x, job_.K, 1, 1);
-    if (x != z) std::copy_n(z, job_.K, x);
     return {1, 0, alpha == 2 ? Way::project : Way::root};
   }
 
@@ -175,12 +174,12 @@ class MapBlock {
     const Next<T> next{read_ ? src[0] + read_ : nullptr, job_.xs.outer};
     for (int i = 0; i < m; i += W) {
       const int rows = std::min(W, m - i);
-      unsigned left = K <= kLaneLimit ? find_roots(ByLane<T>(from + i, rows, K, s_.lanes, W, to + i), rows, K, to + i)
-                                      : find_roots(ByRow<T>(from + i, rows, K, next.from(i), written_ ? to + i : nullptr, {}), rows, K, to + i);
+      const auto by_lane = [&] { return ByLane<T>(from + i, rows, K, s_.lanes, W, to + i); };
+      const auto by_row = [&] { return ByRow<T>(from + i, rows, K, next.from(i), written_ ? to + i : nullptr, {}); };
+      unsigned left = K <= kLaneLimit ? find_roots(by_lane(), rows, K, to + i) : find_roots(by_row(), rows, K, to + i);
       for (; left; left &= left - 1) {
         const int j = i + __builtin_ctz(left);
-        if (from[j] != spare[j]) std::copy_n(from[j], K, spare[j]);
-        root_row(spare[j], K, to[j], s_);
+        root_row(from[j], K, to[j], s_, spare[j]);
       }
     }
     return done;
@@ -217,7 +216,7 @@ class MapBlock {
     switch (made[i].way) {
       case Way::project: return project(made, i, 1, K, dst);
       case Way::shares: return write_shares_of(made[i], points_[i], p);
-      case Way::root: return root_row(x, K, p, s_);
+      case Way::root: return root_row(points_[i], K, p, s_, x, points_[i] == x ? 0 : K);
     }
   }
 

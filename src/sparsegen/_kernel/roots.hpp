@@ -16,20 +16,21 @@ namespace sparsegen::SPARSEGEN_ISA {
 // by are less than 4. It is right to a few units in the last place.
 template <int N, class T>
 inline Vec<T> sorted_root(Vec<T>* v) {
-  Vec<T> sum{}, squares{};
+  Vec<T> before{}, squares_before{}, sum{}, squares{};
   sort_lanes<N, T>(v, std::make_index_sequence<size_t(Network<N>().size)>());
   Mask<T> n = ~Mask<T>{};  // minus the size so far: the largest is always in
   for (int k = 1; k < N; ++k) {
-    const Vec<T> u = v[k] - v[0];
-    const Mask<T> in = squares - u * (sum + sum - u * T(k)) < splat(T(kRoot * kRoot));
-    n += in, sum += keep<T>(in, u), squares += keep<T>(in, u * u);
+    const Vec<T> u = v[k] - v[0], square = u * u;
+    const Mask<T> in = (squares_before + square * T(k)) - (u + u) * before < splat(T(kSquares));
+    before += u, squares_before += square;
+    n += in, sum += keep<T>(in, u), squares += keep<T>(in, square);
   }
   const Vec<T> count = __builtin_convertvector(-n, Vec<T>), mean = sum / count;
-  return v[0] + (mean - vsqrt((splat(T(kRoot * kRoot)) - squares) / count + mean * mean));
+  return v[0] + (mean - vsqrt((splat(T(kSquares)) - squares) / count + mean * mean));
 }
 
-// The threshold of the heads, a subset of the row, bounds the row's from below. It is closer than the guess unless the scores lie so
-// close together that most entries have a share.
+// The threshold of the heads, a subset of the row, bounds the row's from below. It is closer than the guess unless the scores lie
+// so close together that most entries have a share.
 template <class T>
 struct RootStart {
   Vec<T> spread, guess;
@@ -42,14 +43,6 @@ struct RootStart {
     std::copy_n(heads, N, head);
     return select<T>(dense, guess, sorted_root<N, T>(head));
   }
-};
-
-// The share of an entry is the square of half of what it lies above the threshold: tau and rest are halved before.
-struct Squarely {
-  template <class V>
-  static V below(V tau, V v, V rest) { return fma(v, V{} - typename std::decay<decltype(v[0])>::type(0.5), tau) + rest; }
-  template <class V>
-  static V share(V d, V) { return d * d; }
 };
 
 template <class T, class Layout>
@@ -80,7 +73,7 @@ class RootGroup {
       Vec<T> size = splat(T(K_));
       all = look_past_hidden<hidden, T>(layout_, size);
       mean_ = all.sum / size, variance_ = all.squares / size - mean_ * mean_;
-      const Vec<T> spread = vsqrt(variance_), share = T(kRoot * kRoot) / (size * variance_);
+      const Vec<T> spread = vsqrt(variance_), share = T(kSquares) / (size * variance_);
       start = layout_.start(RootStart<T>{spread, guess_root<T>(mean_, spread, share)});
     }
     top_ = all.top, low_ = add_down_lanes<T>(top_, splat(T(-kRoot)));
@@ -111,12 +104,12 @@ class RootGroup {
   void pass(Turn turn) {
     const Vec<T> zero{};
     const Above<T> found = layout_.template above<true>(tau_, hope_, turn);
-    sum_ = found.sum, count_ = found.count, over_ = found.squares - T(kRoot * kRoot);
+    sum_ = found.sum, count_ = found.count, over_ = found.over;
     const Vec<T> inside = sum_ * sum_ - count_ * over_;
     real_ = inside >= zero;
     rest_ = over_ / (sum_ + vsqrt(vmax(inside, zero)));
     if (lane_bits<T>(real_) == lane_bits<T>(~Mask<T>{})) return;
-    const Vec<T> newton = (found.squares - vsqrt(found.squares) * T(kRoot)) / sum_;
+    const Vec<T> squares = over_ + T(kSquares), newton = (squares - vsqrt(squares) * T(kRoot)) / sum_;
     rest_ = select<T>(real_, rest_, newton);
   }
 
@@ -126,7 +119,7 @@ class RootGroup {
     for (int climbs = 0;; ++climbs) {
       hope_ = left & plain_;
       // Squares far larger than 4 have too few digits of what they exceed it by.
-      const unsigned near = hope_ & lane_bits<T>(real_ & (over_ <= splat(T(kRoot * kRoot))));
+      const unsigned near = hope_ & lane_bits<T>(real_ & (over_ <= splat(T(kSquares))));
       const Vec<T> half = splat(T(1 / kRoot));
       const Recipe<T> recipe(tau_ * half, rest_ * half, kRootDoubt<T> * half / sum_, half, count_);
       if (near) left &= ~(near & layout_.template write<stream, Squarely>(near, 0, recipe, dst)), tried |= near;

@@ -85,47 +85,78 @@ struct Behind {
   Vec<T> operator()(const T* at) const { return select<T>(open_lanes<T>(mask + (at - x)), load(at), splat(-kInf<T>)); }
 };
 
+// What the squares of [x - tau]_+ are to sum to, of entmax with alpha = 1.5. Their sums start from minus that, so that their last
+// digits are those of the difference.
+inline constexpr double kSquares = 4;
+
 struct Excess {
-  double sum;     // of [x - tau]_+
-  int64_t count;  // of x > tau
+  double sum;       // of [x - tau]_+
+  int64_t count;    // of x > tau
+  double over = 0;  // what the squares of [x - tau]_+ exceed kSquares by, if they are asked for
 };
 
-// `steps` steps from `x`: excess over `t` added to `total`, and minus the number of entries above it to `count`. The excess is
-// summed as min(t - x, 0), which takes x from memory without an instruction to load it.
+// Adds what is negative of `d` as add_negative() does, and its squares if they are asked for.
+template <bool squared, class T>
+inline void add_below(Vec<T> d, Vec<T>& sum, [[maybe_unused]] Vec<T>& squares, Mask<T>& n) {
+#if defined(__AVX512F__)
+  if constexpr (squared) squares = d < Vec<T>{} ? fma(d, d, squares) : squares;
+  add_negative<T>(d, sum, n);
+#else
+  if constexpr (squared) {
+    const Vec<T> under = vmin(d, Vec<T>{});
+    sum += under, squares = fma(under, under, squares), count_where<T>(d < Vec<T>{}, n);
+  } else {
+    add_negative<T>(d, sum, n);
+  }
+#endif
+}
+
+// Adds to a sum, and what rounding takes from it to `lost`: squares of equal entries are all rounded the same way.
+template <class V>
+inline void add_exactly(V more, V& sum, V& lost) {
+  const V next = sum + more, part = next - sum;
+  lost += (sum - (next - part)) + (more - part), sum = next;
+}
+
+// `steps` steps from `x`: excess over `t` added to `total`, its squares to `squares` if they are asked for, and minus the number of
+// entries above to `count`. The excess is summed as min(t - x, 0), which takes x from memory without an instruction to load it.
 // With `ahead` it asks for the entries that many on: the row that comes next.
-template <bool ahead, class T>
-inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Mask<T>& count, int64_t on = 0) {
+template <bool ahead, bool squared, class T>
+inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Total<T>& squares, Mask<T>& count, int64_t on = 0) {
   constexpr int W = kWidth<T>;
   Mask<T> n0 = count, n1{}, n2{}, n3{};
   while (steps > 0) {
     const int64_t turns = std::min(steps, kFold);
     steps -= turns;
-    Vec<T> sum{};
+    Vec<T> sum{}, square{}, lost{};
     for (const T* const end = x + turns * kStep<T>; x != end;) {
-      Vec<T> s0{}, s1{}, s2{}, s3{};
+      Vec<T> s0{}, s1{}, s2{}, s3{}, q0{}, q1{}, q2{}, q3{};
       for (const T* const pause = end - x > kSpan<T> ? x + kSpan<T> : end; x != pause; x += kStep<T>) {
         const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
-        add_negative<T>(d0, s0, n0);
-        add_negative<T>(d1, s1, n1);
-        add_negative<T>(d2, s2, n2);
-        add_negative<T>(d3, s3, n3);
+        add_below<squared, T>(d0, s0, q0, n0);
+        add_below<squared, T>(d1, s1, q1, n1);
+        add_below<squared, T>(d2, s2, q2, n2);
+        add_below<squared, T>(d3, s3, q3, n3);
         for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) prefetch_far(x + j + on);
       }
       sum += (s0 + s1) + (s2 + s3);
+      if constexpr (squared) add_exactly((q0 + q1) + (q2 + q3), square, lost);
     }
     total.add(-lanes_sum(sum));
+    if constexpr (squared) squares.add(lanes_sum(square + lost));
   }
   count = (n0 + n1) + (n2 + n3);
 }
 
-template <class T>
+template <bool squared = false, class T>
 inline Excess excess(const Row<T>& row, T tau, int64_t ahead = 0) {
-  Total<T> total;
+  Total<T> total, squares;
   Mask<T> count{};
-  if (ahead) add_excess<true>(row.x, row.full, splat(tau), total, count, ahead);
-  else add_excess<false>(row.x, row.full, splat(tau), total, count);
-  if (row.steps > row.full) add_excess<false>(row.tail, 1, splat(tau), total, count);
-  return {total.value(), -lanes_sum(count)};
+  squares.add(T(-kSquares));
+  if (ahead) add_excess<true, squared>(row.x, row.full, splat(tau), total, squares, count, ahead);
+  else add_excess<false, squared>(row.x, row.full, splat(tau), total, squares, count);
+  if (row.steps > row.full) add_excess<false, squared>(row.tail, 1, splat(tau), total, squares, count);
+  return {total.value(), -lanes_sum(count), squares.value()};
 }
 
 template <class T>
@@ -148,13 +179,35 @@ inline T add_down(T tau, double step) {
   return error < 0 ? next_below(next) : next;
 }
 
+// What becomes of an entry v, given how probabilities are made: `below` is negative where v has one, and `share` is it.
+struct Straightly {
+  template <class V>
+  static V below(V tau, V v, V rest) { return (tau - v) + rest; }
+  template <class V>
+  static V share(V d, V scale) { return d * scale; }
+};
+
+// How the probabilities of a row are made; entries up to `bound` have none.
+template <class T>
+struct RowRecipe {
+  T tau, rest, error, scale, bound;
+};
+
+template <class T>
+inline constexpr T kRounding = 2 * std::numeric_limits<T>::epsilon();
+
 template <class T>
 struct Cut {
+  using How = Straightly;
   T tau;
   double rest;    // p = [x - tau - rest]_+ / r
   double sum;     // excess over tau of the entries counted
   int64_t count;
   bool sure = true;  // else the set may be wrong: it is if there are not `count` probabilities
+
+  RowRecipe<T> recipe(double r) const {
+    return {tau, T(rest), -T(kRounding<T> * r / double(count)), T(-1 / r), rest < 0 ? -kInf<T> : tau};
+  }
 };
 
 // Base-2 logarithm of positive, normal numbers, to three digits.
@@ -311,6 +364,21 @@ inline void survey_tail(const Row<T>& row, T* maxima, Survey<T>& all) {
   store(block, row.full % kBlock ? vmax(load(block), top) : top);
 }
 
+// A survey of a row, unless it has been `seen`, and once more if entries turn out to be hidden. Returns how many entries the sums
+// are of; 0: all of them.
+template <class T>
+inline double survey_row(const Row<T>& row, T* maxima, bool hidden, bool seen, Survey<T>& all) {
+  const auto look = [&](auto&& over) {
+    all = {}, over(row.x, row.full, maxima ? kBlock : kFold, maxima, all, Plainly<T>());
+    if (row.steps > row.full) survey_tail(row, maxima, all);
+  };
+  if (!seen) look(hidden ? survey<true, T> : survey<false, T>);
+  // Hidden entries show in the sum, as -inf, or as NaN where others overflow.
+  if (!hidden && !(lanes_sum(all.sum) > -kInf<T>) && std::fabs(lanes_max(all.top)) < kInf<T>) hidden = true, look(survey<true, T>);
+  const int64_t full = hidden ? 0 : row.full * kStep<T>;  // the last step counts for itself, and nothing fills it up
+  return hidden || row.steps > row.full ? double(full - lanes_sum(all.open)) : 0;
+}
+
 // Where rows are read that come next: row i of them from `x + i * step`. Null: where the rows at hand go on.
 template <class T>
 struct Next {
@@ -369,21 +437,17 @@ inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out, L read 
   return end;
 }
 
-template <class T>
-inline constexpr T kRounding = 2 * std::numeric_limits<T>::epsilon();
-
-// Writes the probabilities of `steps` steps: x - tau - rest over r where that is above the rounding error, else 0. Takes the
-// number of those above from `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on.
-template <bool stream, bool ahead, class T, class L = Plainly<T>>
-inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p, Mask<T>& count, int64_t on = 0, L read = {}) {
+// Writes the probabilities of `steps` steps: what lies above the threshold by more than the rounding error has one, others 0. Takes
+// the number of those above from `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on.
+template <bool stream, bool ahead, class How, class T, class L = Plainly<T>>
+inline void write_steps(const T* x, int64_t steps, const RowRecipe<T>& made, T* p, Mask<T>& count, int64_t on = 0, L read = {}) {
   constexpr int W = kWidth<T>;
-  const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(-1 / r));
-  const Vec<T> error = splat(-T(kRounding<T> * r / double(cut.count)));
+  const Vec<T> tau = splat(made.tau), rest = splat(made.rest), scale = splat(made.scale), error = splat(made.error);
   Mask<T> n0 = count, n1{};
   const auto one = [&](int at, Mask<T>& n) {
-    const Vec<T> d = (tau - read(x + at)) + rest;
+    const Vec<T> d = How::below(tau, read(x + at), rest);
     const Mask<T> in = d < error;
-    count_where<T>(in, n), put<stream>(p + at, keep<T>(in, d * scale));
+    count_where<T>(in, n), put<stream>(p + at, keep<T>(in, How::share(d, scale)));
   };
   for (const T* end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>) {
     one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
@@ -394,27 +458,29 @@ inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, 
 
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
 // are not 0.
-template <bool stream, class T, class L = Plainly<T>>
-inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p, int64_t ahead, L read = {}) {
+template <bool stream, class T, class L = Plainly<T>, class C = Cut<T>>
+inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const C& cut, double r, T* p, int64_t ahead, L read = {}) {
+  using How = typename C::How;
+  const RowRecipe<T> made = cut.recipe(r);
   Mask<T> count{};
   if (!maxima) {
-    write_steps<stream, true>(row.x, row.full, cut, r, p, count, K, read);
+    write_steps<stream, true, How>(row.x, row.full, made, p, count, K, read);
   } else {
     constexpr int64_t block = kBlock * kStep<T>;
-    const Vec<T> bound = splat(cut.rest < 0 ? -kInf<T> : cut.tau);
+    const Vec<T> bound = splat(made.bound);
     const T *x = row.x, *const end = x + row.full * kStep<T>;
     const bool soon = K <= kSoonLimit;
     for (T* out = p; end - x >= block; x += block, out += block, maxima += kWidth<T>) {
-      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false>(x, kBlock, cut, r, out, count, 0, read);
+      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false, How>(x, kBlock, made, out, count, 0, read);
       else
         for (int i = 0; i < block; i += kWidth<T>) put<stream>(out + i, Vec<T>{});
       for (int i = 0; soon && i < block; i += kLine<T>) prefetch_far(x + i + ahead);
     }
-    write_steps<stream, false>(x, (end - x) / kStep<T>, cut, r, p + (x - row.x), count, 0, read);
+    write_steps<stream, false, How>(x, (end - x) / kStep<T>, made, p + (x - row.x), count, 0, read);
   }
   if (row.steps > row.full) {
     T last[kStep<T>];
-    write_steps<false, false>(row.tail, 1, cut, r, last, count);
+    write_steps<false, false, How>(row.tail, 1, made, last, count);
     std::copy_n(last, K - row.full * kStep<T>, p + row.full * kStep<T>);
   }
   return -lanes_sum(count);
@@ -497,19 +563,9 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   const Row<T> row(x, K);
   T* maxima = K < kBlockedFrom ? nullptr : s.maxima;
   Survey<T> all = seen ? *seen : Survey<T>();
-  bool hidden = s.masked;
-  const auto look = [&](auto&& over) {
-    over(row.x, row.full, maxima ? kBlock : kFold, maxima, all, Plainly<T>());
-    if (row.steps > row.full) survey_tail(row, maxima, all);
-  };
-  if (!seen) look(hidden ? survey<true, T> : survey<false, T>);
+  const double open = survey_row(row, maxima, s.masked, seen != nullptr, all);
   const T top = lanes_max(all.top);
-  if (!(std::fabs(top) < kInf<T>)) return false;
-  // Hidden entries show in the sum, as -inf, or as NaN where others overflow.
-  if (!hidden && !(lanes_sum(all.sum) > -kInf<T>)) hidden = true, all = {}, look(survey<true, T>);
-  if (std::isnan(lanes_sum(all.sum))) return false;
-  const int64_t full = hidden ? 0 : row.full * kStep<T>;  // the last step counts for itself, and nothing fills it up
-  const double open = hidden || row.steps > row.full ? double(full - lanes_sum(all.open)) : 0;
+  if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;
   const int64_t ahead = s.next.ahead(x, 0, K);
   Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true, open, ahead);
   const double scale = settle(cut, top, r, threshold);

@@ -13,7 +13,7 @@ struct Support {
   Total<T> total;
   Vec<T> sum{};
   Mask<T> count{};
-  void add(Mask<T> on, Vec<T> v) { add_where<T>(on, v, sum), count_where<T>(on, count); }
+  void add(Mask<T> on, Vec<T>, Vec<T> v) { add_where<T>(on, v, sum), count_where<T>(on, count); }
   void fold() { total.add(lanes_sum(sum)), sum = Vec<T>{}; }
 };
 
@@ -201,8 +201,8 @@ inline constexpr int64_t kStreamAhead = 2048;  // bytes: the hardware asks too l
 
 // Long rows: v is not read in parts without support, which are zeroed at once if that is all (`zeroes`); `touched` lists the
 // others.
-template <bool zeroes, bool stream, class T>
-inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t* touched, Support<T>& s) {
+template <bool zeroes, bool stream, class T, class S>
+inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t* touched, S& s) {
   constexpr int W = kWidth<T>, N = kPart<T> / W;
   const Vec<T> zero{};
   int64_t n = 0;
@@ -216,7 +216,7 @@ inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t
       for (int j = 0; zeroes && j < N; ++j) put<stream>(g + j * W, zero);
       continue;
     }
-    for (int j = 0; j < N; ++j) s.add(on[j], load(v + j * W));
+    for (int j = 0; j < N; ++j) s.add(on[j], load(p + j * W), load(v + j * W));
     touched[n++] = int32_t(i);
     if (n % kFold == 0) s.fold();
   }
@@ -243,7 +243,10 @@ inline void vjp_long(const T* p, const T* v, int64_t K, Factors<T> by, T* g, int
   const int64_t full = K / kPart<T>, end = full * kPart<T>, ahead = K <= kSoonLimit ? K : 0;
   Support<T> s;
   const int64_t n = gather_parts<!before, stream>(p, v, full, g, touched, s);
-  each_vector<T>(K - end, [&](int64_t at, auto get, auto) { s.add(get(p + end + at) > Vec<T>{}, get(v + end + at)); });
+  each_vector<T>(K - end, [&](int64_t at, auto get, auto) {
+    const Vec<T> pi = get(p + end + at);
+    s.add(pi > Vec<T>{}, pi, get(v + end + at));
+  });
   s.fold();
   const int64_t size = -lanes_sum(s.count);
   const Vec<T> mean = splat(size ? T(s.total.value() / double(size)) : T(0)), scale = splat(*by.scale);
