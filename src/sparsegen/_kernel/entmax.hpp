@@ -81,7 +81,7 @@ inline RootCut<T> draft_root(const Row<T>& row, T start, T low, double mean, dou
   const double n = double(e.count), density = std::max((e.sum + (start - mean) * n) / variance, 0.0);
   const double bend = density * step.set * step.set, bent = step.set - step.set * bend / (3 * (bend + 2 * (e.sum - n * step.set)));
   const T tau = std::max(T(start + (step.real && std::isfinite(bent) ? bent : step.newton)), low);
-  const Excess f = excess<true>(row, tau, ahead > kSoonLimit ? ahead : 0);
+  const Excess f = excess<true>(row, tau);
   const RootStep rest(f);
   // Squares far larger than 4 have too few digits of what they exceed it by.
   if (!(f.count > 0 && rest.real && f.over <= kSquares)) return climb_root(row, low, low, kBold);
@@ -168,7 +168,7 @@ inline void root_row(const T* x, int64_t K, T* p, const Scratch<T>& s, T* spare,
   const T start = likely ? guess : low;
   RootCut<T> cut{low, 0, 0, false};
   if (!(maxima && low > mean && find_sparse_root(row, maxima, start, low, s.picked, cut)))
-    cut = likely ? draft_root(row, start, low, mean, variance, K <= kAheadLimit ? ahead : 0) : climb_root(row, low, low, kBold);
+    cut = likely ? draft_root(row, start, low, mean, variance, K <= kSoonLimit ? ahead : 0) : climb_root(row, low, low, kBold);
   const bool late = x == p;  // the entries may be needed once more, so they are not written over yet
   T* const out = late ? s.picked : p;
   const bool stream = s.stream && aligned(p) && !late;

@@ -85,13 +85,28 @@ class Group {
   void first() {
     if (sorted_) return;
     pass(Turn::first);
-    const Vec<T> one = splat(T(1)), bend = one + step_ * (sum_ / count_ + tau_ - mean_) / (variance_ + variance_);
+    const Vec<T> one = splat(T(1)), over = sum_ / count_;
+    const Vec<T> bend = one + step_ * vmin((over + tau_ - mean_) / variance_, one / over) * T(0.5);
     tau_ = between(tau_ + step_ * select<T>((bend > splat(T(0.5))) & (bend < splat(T(2))), bend, one));
   }
 
   void second() {
     pass(Turn::second);
     if (Layout::kWrittenTogether && !sorted_) climb();
+  }
+
+  // All of these for rows without negative entries, onto the larger parts of their sums: Newton's first step, from 0, needs no
+  // pass, and where it leaves every entry above it there is nothing more to find.
+  void share(Vec<T> sum) {
+    const Vec<T> size = splat(T(K_)), start = (sum - r_) / size, one = splat(T(1));
+    top_ = splat(kInf<T>), low_ = -r_, finite_ = ~0u, tau_ = start;
+    pass(Turn::second);
+    const Mask<T> all = count_ == size;
+    last_ = select<T>(all, size, last_), hope_ = ~lane_bits<T>(all);
+    const Vec<T> bend = bend_of_share<T>(start, step_, count_, size - count_, sum_ - (sum - size * start));
+    const Vec<T> next = tau_ + step_ * select<T>((bend > splat(T(0.5))) & (bend < splat(T(2))), bend, one);
+    tau_ = select<T>(all, start, next);
+    if (hope_ & plain_) pass(Turn::later);
   }
 
   // Writes the rows `left`, one bit each, and returns those left undone: they need project_any, or more patience.

@@ -34,19 +34,20 @@ struct Recipe {
 };
 
 // A place to start from. The largest entries of parts of a row, its heads, are a subset of it: their threshold bounds the row's
-// from below, and where few heads are above it, it is closer than the guess.
+// from below, and where few heads are above it, it is closer than the guess; a guess below it is none.
 template <class T>
 struct LinearStart {
   Vec<T> r, spread, guess;
 
   template <int N>
   Vec<T> from(const Vec<T>* heads) const {
-    const Mask<T> sparse = r < spread * T(4);
+    const Mask<T> sparse = r < spread * T(8);
     if (!lane_bits<T>(sparse)) return guess;
     Vec<T> head[N], bound, count;
     std::copy_n(heads, N, head);
     sorted_cut<N, T>(head, r, bound, count);
-    return select<T>(sparse & (count <= splat(T(N * 3 / 4))), bound, guess);
+    const Mask<T> few = (r < spread * T(4)) & (count <= splat(T(N * 3 / 4)));
+    return select<T>(sparse & (few | (bound > guess)), bound, guess);
   }
 };
 
@@ -59,10 +60,10 @@ class ByRow {
   static constexpr bool kWrittenTogether = false;
 
   // `written` are the rows of the result, null where it is written past the caches; `hide` is where the rows come from.
-  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written, Masked<T> hide)
+  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written, Masked<T> hide, const Squaring<T>* squares)
       : rows_(rows), written_(written), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, last_lanes<T>(int(K % W))},
-        next_(next), hide_(hide) {
-    for (int i = n; i < W; ++i) sum_[i] = squares_[i] = Vec<T>{}, count_[i] = Mask<T>{};
+        next_(next), hide_(hide), squares_(squares) {
+    for (int i = n; i < W; ++i) sum_[i] = moments_[i] = Vec<T>{}, count_[i] = Mask<T>{};
   }
 
   // The sums are of the `size` entries that are not hidden, if some are known to be.
@@ -76,16 +77,18 @@ class ByRow {
       ask_for_next(Turn::look, i);
       if (hidden && hide_.x) {
         const Hiding row{hide_.x[i], hide_.mask[i], const_cast<T*>(rows_[i])};  // rows_[i] is its slot
-        look_at<hidden>(shape, row, heads[i], sum_[i], squares_[i], count_[i]);
+        look_at<hidden>(shape, row, heads[i], sum_[i], moments_[i], count_[i]);
+      } else if (squares_) {
+        make<hidden>(i, heads[i]);
       } else {
-        look_at<hidden>(shape, rows_[i], heads[i], sum_[i], squares_[i], count_[i]);
+        look_at<hidden>(shape, rows_[i], heads[i], sum_[i], moments_[i], count_[i]);
       }
     }
     if (hidden) size = fold_counts<T>(count_);
     to_lanes(from, kHeads, heads_);
     Vec<T> top = load(heads_);
     for (int i = 1; i < kHeads; ++i) top = vmax(load(heads_ + i * W), top);
-    return {top, fold_rows<T, Sum>(sum_), fold_rows<T, Sum>(squares_)};
+    return {top, fold_rows<T, Sum>(sum_), fold_rows<T, Sum>(moments_)};
   }
 
   // look<true>() at some of the rows, one bit each: the same bits as if their hidden entries had been known.
@@ -114,7 +117,7 @@ class ByRow {
     if (turn == Turn::first) sum_over<Turn::first, squared>(tau, rows);
     else if (turn == Turn::second) sum_over<Turn::second, squared>(tau, rows);
     else sum_over<Turn::later, squared>(tau, rows);
-    return {-fold_rows<T, Sum>(sum_), fold_counts<T>(count_), squared ? fold_rows<T, Sum>(squares_) : Vec<T>{}};
+    return {-fold_rows<T, Sum>(sum_), fold_counts<T>(count_), squared ? fold_rows<T, Sum>(moments_) : Vec<T>{}};
   }
 
   // Rows that are written over are right: see write().
@@ -164,7 +167,25 @@ class ByRow {
     bool operator!=(const Hiding& other) const { return x != other.x; }
   };
 
+  // A place in a row of squares, which is read by making it.
+  struct Making {
+    const T* x;
+    T* slot;
+    Squaring<T> made;
+    Making operator+(int64_t n) const { return {x + n, slot + n, made}; }
+    Making& operator+=(int64_t n) {
+      x += n, slot += n;
+      return *this;
+    }
+    bool operator!=(const Making& other) const { return x != other.x; }
+  };
+
   static Vec<T> look_at_vector(const T* x) { return load(x); }
+  static Vec<T> look_at_vector(const Making& at) {
+    const Vec<T> v = at.made(load(at.x));
+    store(at.slot, v);
+    return v;
+  }
   static Vec<T> look_at_vector(const Hiding& at) {
     const Vec<T> v = select<T>(open_lanes<T>(at.mask), load(at.x), splat(-kInf<T>));
     store(at.slot, v);
@@ -196,6 +217,13 @@ class ByRow {
     if constexpr (kHeads == W) store(heads, vmax(t0, t1));
     else if constexpr (kHeads < W) store_half_max(heads, vmax(t0, t1));
     else store(heads, t0), store(heads + W, t1);
+  }
+
+  // look_at() a row of squares; apart, as it would crowd out the others.
+  template <bool hidden>
+  __attribute__((noinline)) void make(int i, T* heads) {
+    const Making row{squares_[i].z, const_cast<T*>(rows_[i]), squares_[i]};
+    look_at<hidden>(shape_, row, heads, sum_[i], moments_[i], count_[i]);
   }
 
   // Minus the excess, and minus the number of entries above. The excess is summed as min(tau - x, 0), which takes x from
@@ -236,7 +264,7 @@ class ByRow {
         add_below<squared, T>(d, s3, q3, n1);
       }
       sum_[i] = sum + ((s0 + s1) + (s2 + s3)), count_[i] = n0 + n1;
-      if constexpr (squared) squares_[i] = squares + (((q0 + q1) + (q2 + q3)) + lost);
+      if constexpr (squared) moments_[i] = squares + (((q0 + q1) + (q2 + q3)) + lost);
     }
   }
 
@@ -278,7 +306,8 @@ class ByRow {
   Shape shape_;
   Next<T> next_;
   Masked<T> hide_;
-  Vec<T> sum_[W], squares_[W];  // of each row, lanes not yet folded
+  const Squaring<T>* squares_;
+  Vec<T> sum_[W], moments_[W];  // of each row, lanes not yet folded
   Mask<T> count_[W];
   alignas(kVectorBytes) T heads_[kHeads * W];
 };

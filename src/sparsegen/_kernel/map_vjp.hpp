@@ -226,7 +226,7 @@ class MapVjp {
     constexpr int64_t part = kPart<T>;
     const int64_t full = row_.K / part, end = full * part;
     RootSupport<T> s;
-    const int64_t n = gather_parts<true, stream>(row_.p, row_.v, full, row_.g, touched_, s);
+    const int64_t n = gather_parts<stream>(row_.p, row_.v, full, row_.g, touched_, s);
     each_vector<T>(row_.K - end, [&](int64_t at, auto get, auto) {
       const Vec<T> p = get(row_.p + end + at);
       s.add(p > Vec<T>{}, p, get(row_.v + end + at));

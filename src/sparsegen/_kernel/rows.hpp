@@ -55,12 +55,12 @@ class Workspace {
       const int64_t lanes = 2 * std::min(std::max<int64_t>(new_K, kTile<T>), kLaneLimit) * kWidth<T>;
       const int64_t entries = maxima + picked + lanes + new_room;
       data.reset(new T[entries]);
-      touched.reset(new int32_t[new_K / kPart<T> + 1]);
+      touched.reset(new int32_t[std::max(new_K / kPart<T> + 1, words_of(new_K))]);
       view.maxima = data.get();
       view.picked = view.maxima + maxima;
       view.lanes = view.picked + picked;
       view.rows = view.lanes + lanes;
-      view.touched = touched.get();
+      view.touched = touched.get(), view.words = reinterpret_cast<uint32_t*>(touched.get());
       K = new_K, room = new_room, bytes = entries * int64_t(sizeof(T));
     }
   };
@@ -227,7 +227,8 @@ class Together {
   }
 
   ByRow<T> by_row(int i) const {
-    return ByRow<T>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i, s_.hide.from(i));
+    return ByRow<T>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i, s_.hide.from(i),
+                    s_.squares ? s_.squares + i : nullptr);
   }
 
   // The radii of a group from the i-th row on, whose rows stand in a slot of the lanes if they are transposed.
@@ -241,6 +242,12 @@ class Together {
   unsigned one(Layout layout, int i) {
     Group<T, Layout> group(layout, radii(i), K_);
     if (maker_ && !group.plain()) return ((1u << size(i)) - 1) << i;
+    if (!Layout::kWrittenTogether && s_.sums) {
+      alignas(kVectorBytes) T sums[W] = {};
+      std::copy_n(s_.sums + i, size(i), sums);
+      group.share(load(sums));
+      return write(group, i);
+    }
     s_.masked ? group.template look<true>() : group.template look<false>();
     group.first(), group.second();
     return write(group, i);
@@ -284,7 +291,7 @@ inline void project_group(const ProjectJob& job, double* r, const T** src, int n
   if (K <= kGroupLimit<T> && !tops) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold, maker).run();
   for (; undone; undone &= undone - 1) {
     const int i = __builtin_ctz(undone);
-    if (r[i] == 0 && project_top(src[i], K, dst[i], threshold[i])) continue;
+    if (r[i] == 0 && (K < kBlockedFrom ? project_top<T> : project_top_long<T>)(src[i], K, dst[i], s, threshold[i])) continue;
     const bool behind = K > kGroupLimit<T> && s.hide.x;
     Survey<T> all;
     if (behind) {
@@ -376,13 +383,15 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const int64_t K = std::max<int64_t>(job.K, kTile<T>);  // shorter rows are filled up with -inf
   const bool in_place = std::is_same_v<S, T> && K == job.K;
   const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
-  const int group = read && write ? kGroup : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
+  const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
+  // Of long rows the radius is found while they are in the second cache.
+  const bool many = read && write && !(rule && K > kSoonLimit);
+  const int group = many ? kGroup : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
   const Workspace<T> workspace(K, read && write ? 1 : group);
   Scratch<T> s = workspace.view();
   s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written
   s.masked = job.mask != nullptr;
   LaneRadii<T> radii;
-  const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
   // Rows with a mask whose radius is known, and not 0, are brought to their slots by the first look at them; long ones not at all,
   // if few of their entries matter.
   const bool in_passing = in_place && job.mask && job.xs.entry == 1 && K > kLaneLimit &&
@@ -462,8 +471,13 @@ inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Fa
       f(p + i, v + i, K, by, g + i, steep);
     } else {
       const bool stream = s.stream && aligned(g[i]);
-      const auto f = stream ? vjp_long<when, true, T, F> : vjp_long<when, false, T, F>;
-      f(p[i], v[i], K, by, g[i], s.touched, steep);
+      if constexpr (when == Along::before) {
+        const auto f = stream ? vjp_spread<true, T, F> : vjp_spread<false, T, F>;
+        f(p[i], v[i], K, by, g[i], s.words, steep);
+      } else {
+        const auto f = stream ? vjp_long<when, true, T, F> : vjp_long<when, false, T, F>;
+        f(p[i], v[i], K, by, g[i], s.touched, steep);
+      }
     }
   }
 }

@@ -199,9 +199,8 @@ template <class T>
 inline constexpr int kPart = std::min(kStep<T>, 2 * kLine<T>);
 inline constexpr int64_t kStreamAhead = 2048;  // bytes: the hardware asks too late for what is read once, between such writes
 
-// Long rows: v is not read in parts without support, which are zeroed at once if that is all (`zeroes`); `touched` lists the
-// others.
-template <bool zeroes, bool stream, class T, class S>
+// Long rows: v is not read in parts without support, which are zeroed at once; `touched` lists the others.
+template <bool stream, class T, class S>
 inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t* touched, S& s) {
   constexpr int W = kWidth<T>, N = kPart<T> / W;
   const Vec<T> zero{};
@@ -213,7 +212,7 @@ inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t
     if (kVectorBytes < 64) bits = lane_bits<T>(any);
     for (int j = 0; stream && j < kPart<T>; j += kLine<T>) prefetch(p + j + kStreamAhead / sizeof(T));
     if (!bits) {
-      for (int j = 0; zeroes && j < N; ++j) put<stream>(g + j * W, zero);
+      for (int j = 0; j < N; ++j) put<stream>(g + j * W, zero);
       continue;
     }
     for (int j = 0; j < N; ++j) s.add(on[j], load(p + j * W), load(v + j * W));
@@ -230,11 +229,11 @@ inline T vjp_scale(double r) {
 }
 
 // grad_x = w / r, given 1 / r, and (if wanted) w.p, with w = s o (v - mean_S v), s = [p > 0]; for a row of at least
-// kSkipFrom entries.
+// kSkipFrom entries. Where w.p is wanted before, see vjp_spread() of support.hpp.
 template <Along when, bool stream, class T, class F>
 inline void vjp_long(const T* p, const T* v, int64_t K, Factors<T> by, T* g, int32_t* touched, const F& steep) {
   constexpr int W = kWidth<T>;
-  constexpr bool before = when == Along::before;
+  static_assert(when != Along::before);
   if (std::isnan(p[0])) {
     std::fill_n(g, K, p[0]);
     if (by.along) *by.along = p[0];
@@ -242,7 +241,7 @@ inline void vjp_long(const T* p, const T* v, int64_t K, Factors<T> by, T* g, int
   }
   const int64_t full = K / kPart<T>, end = full * kPart<T>, ahead = K <= kSoonLimit ? K : 0;
   Support<T> s;
-  const int64_t n = gather_parts<!before, stream>(p, v, full, g, touched, s);
+  const int64_t n = gather_parts<stream>(p, v, full, g, touched, s);
   each_vector<T>(K - end, [&](int64_t at, auto get, auto) {
     const Vec<T> pi = get(p + end + at);
     s.add(pi > Vec<T>{}, pi, get(v + end + at));
@@ -254,40 +253,20 @@ inline void vjp_long(const T* p, const T* v, int64_t K, Factors<T> by, T* g, int
   const auto whole = [](const T* x) { return load(x); };
   const auto touch = steep.row(0);
   Total<T> along;
-  Vec<T> part{}, more{};
-  if constexpr (before) {
-    for (int64_t t = 0; t < n; ++t) {
-      const int64_t at = touched[t] * int64_t(kPart<T>);
-      for (int64_t i = at; i < at + kPart<T>; i += W) part += centred(load(p + i), load(v + i)) * load(p + i);
-      if (t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
-    }
-    each_vector<T>(K - end, [&](int64_t at, auto get, auto) {
-      const Vec<T> pi = get(p + end + at);
-      part += centred(pi, get(v + end + at)) * pi;
-    });
-    along.add(lanes_sum(part));
-    more = splat(T(along.value() * double(*by.each)));
-  }
+  Vec<T> part{};
   const auto made = [&](Vec<T> p, Vec<T> v, int64_t at, auto get) {
     const Vec<T> w = centred(p, v);
     if (when == Along::after) part += w * p;
-    return touch(before ? w * scale + more : w * scale, at, get);
-  };
-  int64_t done = 0;
-  const auto skip_to = [&](int64_t at) {
-    for (; before && done < at; done += W) put<stream>(g + done, touch(more, done, whole));
-    done = at + kPart<T>;
+    return touch(w * scale, at, get);
   };
   for (int64_t t = 0; t < n; ++t) {
     const int64_t at = touched[t] * int64_t(kPart<T>);
-    skip_to(at);
     for (int64_t i = at; i < at + kPart<T>; i += W) {
       put<stream>(g + i, made(load(p + i), load(v + i), i, whole));
       if (ahead) prefetch_far(p + i + ahead), prefetch_far(v + i + ahead);
     }
     if (when == Along::after && t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
   }
-  skip_to(end);
   each_vector<T>(K - end, [&](int64_t at, auto get, auto put) {
     put(g + end + at, made(get(p + end + at), get(v + end + at), end + at, get));
   });
