@@ -1,4 +1,4 @@
-"""Entmax with alpha = 1.5 of rows that are worked together, and of long ones: what a row alone and what sorting gives."""
+"""Entmax with alpha = 1.5 of rows worked together, and of long ones: what a row alone and what sorting gives."""
 
 from __future__ import annotations
 
