@@ -1,4 +1,4 @@
-"""Entmax with alpha = 1.5 of rows that are worked together and of long ones: what a row alone gives, and what sorting gives."""
+"""Entmax with alpha = 1.5 of rows worked together, and of long ones: what a row alone and what sorting gives."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 import sparsegen as sg
 
 LONGEST = 1024  # that are worked together
-SIZES = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 50, 64, 65, 100, 128, 200, 255, 256, 257, 300, 600, 1000, 1024, 1025, 2048, 2100)
+SHORT = (1, 2, 3, 7, 8, 9, 15, 16, 17, 31, 50, 64)  # those that may be transposed
+SIZES = (*SHORT, 65, 100, 128, 200, 255, 256, 257, 300, 600, 1000, 1024, 1025, 2048, 2100)
 DTYPES = (np.float32, np.float64)
 
 
@@ -91,15 +92,6 @@ def test_equal_squares_that_are_all_rounded_the_same_way_sum_to_one(engine, dtyp
         assert missed <= 2 * np.finfo(dtype).eps
 
 
-def test_what_is_written_past_the_caches_is_the_same(engine):
-    """As large results are, by rows that are together, alone, and few of whose entries matter."""
-    for k, scale in ((256, 1), (2048, 1 / 8), (2048, 1)):
-        z = np.random.default_rng(k).standard_normal((2**21 // k, k), dtype=np.float32) * np.float32(scale)
-        large = sg.entmax15(z)
-        for i in range(0, len(z), len(z) // 5):
-            np.testing.assert_array_equal(large[i : i + 16], sg.entmax15(z[i : i + 16]))
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
 def test_a_mask_is_as_good_as_minus_infinity(engine, dtype):
     for k in (10, 50, 100, 700, 2100):
@@ -108,3 +100,13 @@ def test_a_mask_is_as_good_as_minus_infinity(engine, dtype):
             mask = np.random.default_rng(k).random(z.shape) < 0.7
             mask[::11] = False
             np.testing.assert_array_equal(sg.entmax15(z, mask=mask), sg.entmax15(np.where(mask, z, -math.inf)))
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
+def test_entries_next_to_the_threshold_do_not_spoil_the_sum(engine, dtype):
+    """The step that was once taken for small enough missed 1 by 33 eps in double."""
+    z = np.repeat(-np.linspace(0.2335, 0.2365, 121)[:, None], 1721, axis=1)
+    z[:, ::6] /= 2
+    z[:, 0] = 0
+    p = sg.entmax15(z.astype(dtype))
+    assert np.abs(p.sum(axis=1, dtype=np.longdouble) - 1).max() <= 4 * np.finfo(dtype).eps

@@ -20,7 +20,7 @@ inline constexpr T kRootDoubt = 16 * std::numeric_limits<T>::epsilon();
 // The share of an entry is the square of half of what it lies above the threshold: tau and rest are halved before.
 struct Squarely {
   template <class V>
-  static V below(V tau, V v, V rest) { return fma(v, V{} - typename std::decay<decltype(v[0])>::type(0.5), tau) + rest; }
+  static V below(V tau, V v, V rest) { return fma(v, V{} - 0.5f, tau) + rest; }
   template <class V>
   static V share(V d, V) { return d * d; }
 };

@@ -57,7 +57,6 @@ class RootGroup {
     if (!(rows & plain_)) return rows;
     if (!sorted_) first();
     pass(Turn::second);
-    if (Layout::kWrittenTogether && !sorted_) climb();
     return write<stream>(rows, dst);
   }
 
