@@ -143,7 +143,10 @@ class LanePoints final : public Maker<T> {
   // As make_shares() and Sums have them. Where all of the sum is the radius, the row is among whole_.
   unsigned shares(int64_t row, int n) {
     LaneNumbers<T> sum;
-    const unsigned found = job_.transform == Transform::exp ? exponentials(row, n, sum) : sums(sum);
+    const unsigned found = job_.transform == Transform::exp ? exponentials(row, n, sum) : sum_scores(sum);
+    const bool larger = !job_.radius_per_row && 2 * job_.radius[0] >= 1;
+    if (larger) store(sums_, sum.narrow());
+    this->sums = larger ? sums_ : nullptr;
     const Vec<double> one = splat(1.0);
     whole_ = radius_.bits([=](Vec<double> r) { return r == one; });
     radius_.make([&](int i) {
@@ -153,7 +156,7 @@ class LanePoints final : public Maker<T> {
     return found;
   }
 
-  unsigned sums(LaneNumbers<T>& sum) {
+  unsigned sum_scores(LaneNumbers<T>& sum) {
     const bool squares = job_.transform == Transform::sq;
     Vec<T> low = splat(kInf<T>);
     if (squares) sum_up<false>(sum, [](Vec<T> v) { return v * v; });
@@ -183,6 +186,7 @@ class LanePoints final : public Maker<T> {
   T* const* dst_;
   T* lanes_ = nullptr;
   LaneNumbers<T> radius_, base_;  // of the group at hand
+  alignas(kVectorBytes) T sums_[W];
   unsigned whole_ = 0;
 };
 

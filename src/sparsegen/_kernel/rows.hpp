@@ -191,6 +191,8 @@ struct Maker {
   // For n rows from the i-th on, in `lanes`: their radii to r; returns those that are to be projected, one bit each.
   virtual unsigned make(T* lanes, int i, int n, double* r) = 0;
 
+  const T* sums = nullptr;  // of W rows without negative entries, if their radii are the larger parts of them
+
  protected:
   ~Maker() = default;
 };
@@ -238,13 +240,21 @@ class Together {
     return radii_;
   }
 
+  // The sums of a group whose radii are the larger parts of them; false for others, and for rows that are sorted.
+  template <class Layout>
+  bool find_sums(int i, T* sums) const {
+    const bool made = Layout::kWrittenTogether && maker_ && maker_->sums && K_ > kSortLimit;
+    if (made) std::copy_n(maker_->sums, W, sums);
+    else if (!Layout::kWrittenTogether && s_.sums) std::copy_n(s_.sums + i, size(i), sums);
+    return made || (!Layout::kWrittenTogether && s_.sums);
+  }
+
   template <class Layout>
   unsigned one(Layout layout, int i) {
     Group<T, Layout> group(layout, radii(i), K_);
     if (maker_ && !group.plain()) return ((1u << size(i)) - 1) << i;
-    if (!Layout::kWrittenTogether && s_.sums) {
-      alignas(kVectorBytes) T sums[W] = {};
-      std::copy_n(s_.sums + i, size(i), sums);
+    alignas(kVectorBytes) T sums[W] = {};
+    if (find_sums<Layout>(i, sums)) {
       group.share(load(sums));
       return write(group, i);
     }
