@@ -38,6 +38,7 @@ def tensor_map_vjp(
     z: Any, p: Any, v: Any, kind: int, radius: float, second: float, found: Any, want_radius: bool, want_second: bool,
     mask: Any,
 ) -> Any: ...  # fmt: skip
+def tensor_project_vjp(p: Any, v: Any, radius: float, words: Any) -> Any: ...
 def map_vjp(
     z: int, p: int, v: int, grad: int, storage: int, outer: int, K: int, inner: int, z_outer: int, z_entry: int,
     z_inner: int, transform: int, rule: int, power: bool, radius: float, radius_rows: int, second: float,

@@ -84,6 +84,38 @@ def test_a_positive_probability_stays_positive_in_halves_without_a_kernel(dtype)
     assert (_plain._stored(tiny, z, -1) > 0).tolist() == [[True, True, False]]
 
 
+def _root_gradient(z, v):
+    leaf = z.clone().requires_grad_()
+    p = sgt.entmax15(leaf)
+    return p.detach().double(), torch.autograd.grad(p, leaf, v)[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("spread", [0.02, 1.0])
+def test_gradients_of_long_rows_with_roots_for_weights(engine, spread, dtype):
+    for k in (1024, 1100, 2083):
+        z, v = spread * scores("entmax", 5, k, dtype=dtype), scores("entmax", 5, k, dtype=dtype, seed=1)
+        p, got = _root_gradient(z, v)
+        weight = p.sqrt()
+        want = weight * (v.double() - (weight * v).sum(-1, keepdim=True) / weight.sum(-1, keepdim=True))
+        torch.testing.assert_close(got.double(), want, rtol=0, atol=16 * torch.finfo(dtype).eps)
+        assert (got[p == 0] == 0).all()
+        torch.testing.assert_close(_root_gradient(z, torch.where(p > 0, v, torch.nan))[1], got, rtol=0, atol=0)
+
+
+def test_large_gradients_with_roots_for_weights_are_those_of_small_calls(engine):
+    z, v = scores("entmax", 420, 2048, dtype=torch.float32), scores("entmax", 420, 2048, dtype=torch.float32, seed=1)
+    torch.testing.assert_close(_root_gradient(z, v)[1][::50], _root_gradient(z[::50], v[::50])[1], rtol=0, atol=0)
+
+
+@pytest.mark.parametrize(("k", "spread"), [(256, 1.0), (2048, 0.1), (2048, 1.0)])
+def test_large_results_with_roots_for_weights_are_those_of_small_calls(engine, k, spread):
+    """They are written past the caches, by rows that are together, alone, and few of whose entries matter."""
+    z = spread * scores("entmax", 2**21 // k, k, dtype=torch.float32)
+    some = slice(None, None, len(z) // 40)
+    torch.testing.assert_close(sgt.entmax15(z)[some], sgt.entmax15(z[some].clone()), rtol=0, atol=0)
+
+
 def test_entmax_goes_from_softmax_to_sparsemax():
     z = scores("entmax", 20, 7, seed=5)
     close(sgt.entmax(z, alpha=1.0), torch.softmax(z, -1))

@@ -253,10 +253,10 @@ inline void choose_root(T* x, int64_t K, T* maxima, const Scratch<T>& s, Chosen<
   out.n = 0;
   const T low = add_down(lanes_max(top), -kRoot);
   if (!maxima || !(std::fabs(low) < kInf<T>) || !pick_panels(x, panels, maxima, low, out)) {
-    root_row(x, K, x, s);
+    root_row(x, K, x, s, x);
     return choose_nonzero(x, K, out);
   }
-  root_row(out.p.get(), out.n, out.p.get(), s);
+  root_row(out.p.get(), out.n, out.p.get(), s, out.p.get());
   int64_t n = 0;
   for (int64_t j = 0; j < out.n; ++j)
     if (out.p[j] != 0) out.at[n] = out.at[j], out.p[n++] = out.p[j];

@@ -37,28 +37,44 @@ struct LaneRadii {
   }
 };
 
+// A layout's first look at its rows, of which entries may be known to be `hidden`. The sums are of the `size` others, so that rows
+// with hidden entries start from a mean and spread as good as other rows'.
+template <bool hidden, class T, class Layout>
+__attribute__((always_inline)) inline Look<T> look_past_hidden(Layout& layout, Vec<T>& size) {
+  Look<T> all = layout.template look<hidden>(size);
+  const Mask<T> some = (all.sum == splat(-kInf<T>)) & (all.top > splat(-kInf<T>));
+  if (lane_bits<T>(some)) {
+    Vec<T> count;
+    const Look<T> open = layout.look_again(lane_bits<T>(some), count);
+    all.sum = select<T>(some, open.sum, all.sum), all.squares = select<T>(some, open.squares, all.squares);
+    size = select<T>(some, count, size);
+  }
+  if (hidden) all.sum = select<T>(all.top > splat(-kInf<T>), all.sum, splat(-kInf<T>));  // there is nothing to choose
+  return all;
+}
+
 template <class T, class Layout>
 class Group {
  public:
   Group(Layout& layout, const LaneRadii<T>& radii, int64_t K)
       : layout_(layout), K_(K), r_(load(radii.r)), scale_(load(radii.scale)), plain_(radii.plain) {}
 
+  // The rows whose radii are within the range of groups, one bit each.
+  unsigned plain() const { return plain_; }
+
   // The stages, to be called in this order; rows that look() has sorted need no first(). Are entries known to be `hidden`?
   template <bool hidden>
-  void look() {
+  __attribute__((noinline)) void look() {
     Look<T> all;
     Vec<T> start;
-    sorted_ = layout_.sorted(r_, all, start, last_);
+    sorted_ = layout_.sorted(all, [&](auto n, Vec<T>* v) { sorted_cut<n.value, T>(v, r_, start, last_); });
     steps_ = sorted_;  // the threshold of a set lies below the row's, as a step's end does
     if (!sorted_) {
       Vec<T> size = splat(T(K_));
-      all = layout_.template look<hidden>(size);
-      const Mask<T> some = (all.sum == splat(-kInf<T>)) & (all.top > splat(-kInf<T>));
-      if (lane_bits<T>(some)) look_past_hidden(some, all, size);
-      if (hidden) all.sum = select<T>(all.top > splat(-kInf<T>), all.sum, splat(-kInf<T>));  // there is nothing to choose
+      all = look_past_hidden<hidden, T>(layout_, size);
       mean_ = all.sum / size, variance_ = all.squares / size - mean_ * mean_;
       const Vec<T> spread = vsqrt(variance_);
-      start = layout_.start(r_, spread, guess<T>(mean_, spread, r_ / (spread * size)));
+      start = layout_.start(LinearStart<T>{r_, spread, guess<T>(mean_, spread, r_ / (spread * size))});
     }
     top_ = all.top, low_ = add_down_lanes<T>(top_, -r_);
     const Mask<T> finite = all.sum - all.sum == Vec<T>{}, some = (all.sum == splat(-kInf<T>)) & (top_ > splat(-kInf<T>));
@@ -69,13 +85,28 @@ class Group {
   void first() {
     if (sorted_) return;
     pass(Turn::first);
-    const Vec<T> one = splat(T(1)), bend = one + step_ * (sum_ / count_ + tau_ - mean_) / (variance_ + variance_);
+    const Vec<T> one = splat(T(1)), over = sum_ / count_;
+    const Vec<T> bend = one + step_ * vmin((over + tau_ - mean_) / variance_, one / over) * T(0.5);
     tau_ = between(tau_ + step_ * select<T>((bend > splat(T(0.5))) & (bend < splat(T(2))), bend, one));
   }
 
   void second() {
     pass(Turn::second);
     if (Layout::kWrittenTogether && !sorted_) climb();
+  }
+
+  // All of these for rows without negative entries, onto the larger parts of their sums: Newton's first step, from 0, needs no
+  // pass, and where it leaves every entry above it there is nothing more to find.
+  void share(Vec<T> sum) {
+    const Vec<T> size = splat(T(K_)), start = (sum - r_) / size, one = splat(T(1));
+    top_ = splat(kInf<T>), low_ = -r_, finite_ = ~0u, tau_ = start;
+    pass(Turn::second);
+    const Mask<T> all = count_ == size;
+    last_ = select<T>(all, size, last_), hope_ = ~lane_bits<T>(all);
+    const Vec<T> bend = bend_of_share<T>(start, step_, count_, size - count_, sum_ - (sum - size * start));
+    const Vec<T> next = tau_ + step_ * select<T>((bend > splat(T(0.5))) & (bend < splat(T(2))), bend, one);
+    tau_ = select<T>(all, start, next);
+    if (hope_ & plain_) pass(Turn::later);
   }
 
   // Writes the rows `left`, one bit each, and returns those left undone: they need project_any, or more patience.
@@ -103,14 +134,6 @@ class Group {
   }
 
  private:
-  // Rows with hidden entries start from the mean and spread of the others, as well as rows without.
-  void look_past_hidden(Mask<T> some, Look<T>& all, Vec<T>& size) const {
-    Vec<T> count;
-    const Look<T> open = layout_.look_again(lane_bits<T>(some), count);
-    all.sum = select<T>(some, open.sum, all.sum), all.squares = select<T>(some, open.squares, all.squares);
-    size = select<T>(some, count, size);
-  }
-
   static constexpr int kMostSteps = kMostPasses;
 
   // Has the set been found? Newton's steps land below the threshold and from there only climb, so the sets only shrink: equal

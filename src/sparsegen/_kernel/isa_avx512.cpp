@@ -16,7 +16,8 @@ extern const Engine engine_avx2;
 static bool narrow(const VjpJob& job) {
   if (job.K <= 32 || job.storage == Storage::float64) return false;
   if (job.storage == Storage::float16) return true;
-  return job.K <= avx512::kVjpGroupLimit && (job.storage == Storage::bfloat16 || (!job.words && job.K % 16));
+  if (job.storage == Storage::bfloat16) return job.K <= avx512::kVjpGroupLimit;
+  return job.K > avx512::kVjpSixteenLimit && job.K <= avx512::kVjpGroupLimit && !job.words && job.K % 16;
 }
 
 static void vjp(const VjpJob& job, int64_t begin, int64_t end) {

@@ -17,6 +17,8 @@ struct Strides {
 
 // Bytes of all arrays of a call from which results are written past the caches: beyond a core's share of them.
 inline constexpr int64_t kStreamFrom = 12 << 20;
+// The same from which the gradients of short rows ask for memory in advance: less is near enough.
+inline constexpr int64_t kAskFrom = 4 << 20;
 
 struct Job {
   Storage storage;

@@ -169,7 +169,7 @@ struct Network {
 };
 
 template <int N, class T, size_t... I>
-inline void sort_lanes(Vec<T>* v, std::index_sequence<I...>) {
+__attribute__((always_inline)) inline void sort_lanes(Vec<T>* v, std::index_sequence<I...>) {
   constexpr Network<N> network;
   const auto exchange = [](Vec<T>& x, Vec<T>& y) {
     const Vec<T> larger = vmax(x, y);
@@ -181,7 +181,7 @@ inline void sort_lanes(Vec<T>* v, std::index_sequence<I...>) {
 // Puts N entries a lane in order, and finds the size of the set {x > threshold} and the threshold it gives: entry k is in while
 // the radius exceeds what it costs to lift all larger ones over it.
 template <int N, class T>
-inline void sorted_cut(Vec<T>* v, Vec<T> r, Vec<T>& tau, Vec<T>& count) {
+__attribute__((always_inline)) inline void sorted_cut(Vec<T>* v, Vec<T> r, Vec<T>& tau, Vec<T>& count) {
   Vec<T> before{}, sum{};
   sort_lanes<N, T>(v, std::make_index_sequence<size_t(Network<N>().size)>());
   Mask<T> n = ~Mask<T>{};  // minus the size so far: the largest is always in
@@ -192,6 +192,43 @@ inline void sorted_cut(Vec<T>* v, Vec<T> r, Vec<T>& tau, Vec<T>& count) {
   }
   count = __builtin_convertvector(-n, Vec<T>);
   tau = add_down_lanes<T>(v[0], (sum - r) / count);
+}
+
+// The sums of W lanes in double, where floats lose none of their digits.
+template <class T>
+class LaneSums {
+  static constexpr int D = kWidth<double>, N = kWidth<T> / D;
+  typedef T Part __attribute__((vector_size(D * sizeof(T))));
+
+ public:
+  void add(Vec<T> v) {
+    Part part[N];
+    std::memcpy(part, &v, sizeof v);
+    for (int j = 0; j < N; ++j) sum_[j] += __builtin_convertvector(part[j], Vec<double>);
+  }
+  void add(const LaneSums& other) {
+    for (int j = 0; j < N; ++j) sum_[j] += other.sum_[j];
+  }
+  void store(double* to) const {
+    for (int j = 0; j < N; ++j) SPARSEGEN_ISA::store(to + j * D, sum_[j]);
+  }
+
+ private:
+  Vec<double> sum_[N] = {};
+};
+
+// The sums of rows of at most 16 entries that stand in `lanes`, in the order of sum_row(): joined by halves.
+template <class T>
+inline void sum_as_rows(const T* lanes, int64_t K, double* sums) {
+  constexpr int half = 8, W = kWidth<T>;
+  LaneSums<T> of[half];
+  for (int j = 0; j < half && j < K; ++j) {
+    of[j].add(load(lanes + j * W));
+    if (j + half < K) of[j].add(load(lanes + (j + half) * W));
+  }
+  for (int n = half / 2; n > 0; n /= 2)
+    for (int j = 0; j < n && j + n < K; ++j) of[j].add(of[j + n]);
+  of[0].store(sums);
 }
 
 // Gradients as vjp_short() has them, for n <= W rows of K >= kTile entries. `lanes` has room for 2 K vectors.

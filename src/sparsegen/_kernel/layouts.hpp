@@ -17,10 +17,11 @@ struct Look {
 enum class Turn : int { look = 0, first = 1, second = 2, write = 3, later };
 inline constexpr int kAskings = 4;
 
-// What a pass over tau finds: the excess over it, the number of entries above it.
+// What a pass over tau finds: the excess over it, the number of entries above it, and what the squares of the excess exceed
+// kSquares by, if they are asked for.
 template <class T>
 struct Above {
-  Vec<T> sum, count;
+  Vec<T> sum, count, over;
 };
 
 // How the probabilities of a set of `count` entries are made: [x - tau - rest]_+ * scale, 0 up to the rounding error.
@@ -33,16 +34,22 @@ struct Recipe {
 };
 
 // A place to start from. The largest entries of parts of a row, its heads, are a subset of it: their threshold bounds the row's
-// from below, and where few heads are above it, it is closer than the guess.
-template <int N, class T>
-inline Vec<T> start_from(const Vec<T>* heads, Vec<T> r, Vec<T> spread, Vec<T> guess) {
-  const Mask<T> sparse = r < spread * T(4);
-  if (!lane_bits<T>(sparse)) return guess;
-  Vec<T> head[N], bound, count;
-  std::copy_n(heads, N, head);
-  sorted_cut<N, T>(head, r, bound, count);
-  return select<T>(sparse & (count <= splat(T(N * 3 / 4))), bound, guess);
-}
+// from below, and where few heads are above it, it is closer than the guess; a guess below it is none.
+template <class T>
+struct LinearStart {
+  Vec<T> r, spread, guess;
+
+  template <int N>
+  Vec<T> from(const Vec<T>* heads) const {
+    const Mask<T> sparse = r < spread * T(8);
+    if (!lane_bits<T>(sparse)) return guess;
+    Vec<T> head[N], bound, count;
+    std::copy_n(heads, N, head);
+    sorted_cut<N, T>(head, r, bound, count);
+    const Mask<T> few = (r < spread * T(4)) & (count <= splat(T(N * 3 / 4)));
+    return select<T>(sparse & (few | (bound > guess)), bound, guess);
+  }
+};
 
 // n <= W rows where they stand, of at least W entries.
 template <class T>
@@ -53,10 +60,10 @@ class ByRow {
   static constexpr bool kWrittenTogether = false;
 
   // `written` are the rows of the result, null where it is written past the caches; `hide` is where the rows come from.
-  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written, Masked<T> hide)
+  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written, Masked<T> hide, const Squaring<T>* squares)
       : rows_(rows), written_(written), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, last_lanes<T>(int(K % W))},
-        next_(next), hide_(hide) {
-    for (int i = n; i < W; ++i) sum_[i] = squares_[i] = Vec<T>{}, count_[i] = Mask<T>{};
+        next_(next), hide_(hide), squares_(squares) {
+    for (int i = n; i < W; ++i) sum_[i] = moments_[i] = Vec<T>{}, count_[i] = Mask<T>{};
   }
 
   // The sums are of the `size` entries that are not hidden, if some are known to be.
@@ -70,16 +77,18 @@ class ByRow {
       ask_for_next(Turn::look, i);
       if (hidden && hide_.x) {
         const Hiding row{hide_.x[i], hide_.mask[i], const_cast<T*>(rows_[i])};  // rows_[i] is its slot
-        look_at<hidden>(shape, row, heads[i], sum_[i], squares_[i], count_[i]);
+        look_at<hidden>(shape, row, heads[i], sum_[i], moments_[i], count_[i]);
+      } else if (squares_) {
+        make<hidden>(i, heads[i]);
       } else {
-        look_at<hidden>(shape, rows_[i], heads[i], sum_[i], squares_[i], count_[i]);
+        look_at<hidden>(shape, rows_[i], heads[i], sum_[i], moments_[i], count_[i]);
       }
     }
     if (hidden) size = fold_counts<T>(count_);
     to_lanes(from, kHeads, heads_);
     Vec<T> top = load(heads_);
     for (int i = 1; i < kHeads; ++i) top = vmax(load(heads_ + i * W), top);
-    return {top, fold_rows<T, Sum>(sum_), fold_rows<T, Sum>(squares_)};
+    return {top, fold_rows<T, Sum>(sum_), fold_rows<T, Sum>(moments_)};
   }
 
   // look<true>() at some of the rows, one bit each: the same bits as if their hidden entries had been known.
@@ -93,26 +102,29 @@ class ByRow {
     return {Vec<T>{}, fold_rows<T, Sum>(sum), fold_rows<T, Sum>(squares)};
   }
 
-  Vec<T> start(Vec<T> r, Vec<T> spread, Vec<T> guess) const {
+  template <class Start>
+  Vec<T> start(const Start& start) const {
     Vec<T> heads[kHeads];
     for (int i = 0; i < kHeads; ++i) heads[i] = load(heads_ + i * W);
-    return start_from<kHeads, T>(heads, r, spread, guess);
+    return start.template from<kHeads>(heads);
   }
 
-  bool sorted(Vec<T>, Look<T>&, Vec<T>&, Vec<T>&) { return false; }
+  template <class F>
+  bool sorted(Look<T>&, F&&) { return false; }
 
+  template <bool squared = false>
   Above<T> above(Vec<T> tau, unsigned rows, Turn turn) {
-    if (turn == Turn::first) sum_over<Turn::first>(tau, rows);
-    else if (turn == Turn::second) sum_over<Turn::second>(tau, rows);
-    else sum_over<Turn::later>(tau, rows);
-    return {-fold_rows<T, Sum>(sum_), fold_counts<T>(count_)};
+    if (turn == Turn::first) sum_over<Turn::first, squared>(tau, rows);
+    else if (turn == Turn::second) sum_over<Turn::second, squared>(tau, rows);
+    else sum_over<Turn::later, squared>(tau, rows);
+    return {-fold_rows<T, Sum>(sum_), fold_counts<T>(count_), squared ? fold_rows<T, Sum>(moments_) : Vec<T>{}};
   }
 
   // Rows that are written over are right: see write().
   void put_back(unsigned, T* const*) const {}
 
   // Returns the rows that are done: those with as many probabilities as the set has entries, and the `sure` ones.
-  template <bool stream>
+  template <bool stream, class How = Straightly>
   unsigned write(unsigned rows, unsigned sure, const Recipe<T>& recipe, T* const* dst) const {
     const Shape shape = shape_;
     Mask<T> count[W] = {};
@@ -120,9 +132,9 @@ class ByRow {
       if (!(rows >> i & 1)) continue;
       const T* x = rows_[i];
       // A row that is written over itself must be right the first time.
-      if (x == dst[i] && !(sure >> i & 1) && T(count_of(x, recipe, i)) != recipe.count[i]) continue;
+      if (x == dst[i] && !(sure >> i & 1) && T(count_of<How>(x, recipe, i)) != recipe.count[i]) continue;
       ask_for_next(Turn::write, i);
-      count[i] = write_row<stream>(shape, x, recipe, i, dst[i]);
+      count[i] = write_row<stream, How>(shape, x, recipe, i, dst[i]);
     }
     return sure | lane_bits<T>(fold_counts<T>(count) == load(recipe.count));
   }
@@ -155,7 +167,25 @@ class ByRow {
     bool operator!=(const Hiding& other) const { return x != other.x; }
   };
 
+  // A place in a row of squares, which is read by making it.
+  struct Making {
+    const T* x;
+    T* slot;
+    Squaring<T> made;
+    Making operator+(int64_t n) const { return {x + n, slot + n, made}; }
+    Making& operator+=(int64_t n) {
+      x += n, slot += n;
+      return *this;
+    }
+    bool operator!=(const Making& other) const { return x != other.x; }
+  };
+
   static Vec<T> look_at_vector(const T* x) { return load(x); }
+  static Vec<T> look_at_vector(const Making& at) {
+    const Vec<T> v = at.made(load(at.x));
+    store(at.slot, v);
+    return v;
+  }
   static Vec<T> look_at_vector(const Hiding& at) {
     const Vec<T> v = select<T>(open_lanes<T>(at.mask), load(at.x), splat(-kInf<T>));
     store(at.slot, v);
@@ -189,9 +219,16 @@ class ByRow {
     else store(heads, t0), store(heads + W, t1);
   }
 
+  // look_at() a row of squares; apart, as it would crowd out the others.
+  template <bool hidden>
+  __attribute__((noinline)) void make(int i, T* heads) {
+    const Making row{squares_[i].z, const_cast<T*>(rows_[i]), squares_[i]};
+    look_at<hidden>(shape_, row, heads, sum_[i], moments_[i], count_[i]);
+  }
+
   // Minus the excess, and minus the number of entries above. The excess is summed as min(tau - x, 0), which takes x from
   // memory without an instruction to load it. The first pass is at a guess: its sum need not be exact.
-  template <Turn turn>
+  template <Turn turn, bool squared>
   void sum_over(Vec<T> tau, unsigned rows) {
     alignas(kVectorBytes) T at[W];
     store(at, tau);
@@ -202,45 +239,46 @@ class ByRow {
       if (!(rows >> i & 1)) continue;
       const Vec<T> t = splat(at[i]);
       if (turn != Turn::later) ask_for_next(turn, i);
-      Vec<T> sum{}, s0{}, s1{}, s2{}, s3{};
+      Vec<T> sum{}, s0{}, s1{}, s2{}, s3{}, squares = splat(T(-kSquares / W)), lost{}, q0{}, q1{}, q2{}, q3{};
       Mask<T> n0{}, n1{};
       const T *x = rows_[i], *const end = x + shape.whole, *const last = x + shape.K - W, *const stop = x + shape.steps;
       for (;;) {
         const T* const pause = !first && stop - x > kSpan<T> ? x + kSpan<T> : stop;
         for (; x != pause; x += kStep<T>) {
           const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
-          add_negative<T>(d0, s0, n0);
-          add_negative<T>(d1, s1, n1);
-          add_negative<T>(d2, s2, n0);
-          add_negative<T>(d3, s3, n1);
+          add_below<squared, T>(d0, s0, q0, n0);
+          add_below<squared, T>(d1, s1, q1, n1);
+          add_below<squared, T>(d2, s2, q2, n0);
+          add_below<squared, T>(d3, s3, q3, n1);
         }
         if (x == stop) break;
         sum += (s0 + s1) + (s2 + s3);
         s0 = s1 = s2 = s3 = zero;
+        if constexpr (squared) add_exactly((q0 + q1) + (q2 + q3), squares, lost), q0 = q1 = q2 = q3 = zero;
       }
-      for (; x != end; x += W) {
-        const Vec<T> d = t - load(x);
-        add_negative<T>(d, s0, n0);
-      }
+      if (x != end) add_below<squared, T>(t - load(x), s0, q0, n0), x += W;
+      if (x != end) add_below<squared, T>(t - load(x), s1, q1, n1), x += W;
+      if (x != end) add_below<squared, T>(t - load(x), s2, q2, n0);
       if (shape.whole < shape.K) {
         const Vec<T> d = keep<T>(shape.tail, t - load(last));
-        add_negative<T>(d, s1, n1);
+        add_below<squared, T>(d, s3, q3, n1);
       }
       sum_[i] = sum + ((s0 + s1) + (s2 + s3)), count_[i] = n0 + n1;
+      if constexpr (squared) moments_[i] = squares + (((q0 + q1) + (q2 + q3)) + lost);
     }
   }
 
   // Returns minus the number of probabilities, lanes not yet folded.
-  template <bool stream>
+  template <bool stream, class How>
   static Mask<T> write_row(const Shape& shape, const T* x, const Recipe<T>& recipe, int i, T* p) {
     const Vec<T> tau = splat(recipe.tau[i]), rest = splat(recipe.rest[i]);
     const Vec<T> error = splat(-recipe.error[i]), scale = splat(-recipe.scale[i]), last = load(x + shape.K - W);
     Mask<T> n0{}, n1{};
     const auto probability = [=](Vec<T> v, Mask<T>& n, Mask<T> counted) {
-      const Vec<T> d = (tau - v) + rest;
+      const Vec<T> d = How::below(tau, v, rest);
       const Mask<T> on = d < error;
       count_where<T>(on & counted, n);
-      return keep<T>(on, d * scale);
+      return keep<T>(on, How::share(d, scale));
     };
     const auto one = [&](int at, Mask<T>& n) { put<stream>(p + at, probability(load(x + at), n, ~Mask<T>{})); };
     const T* const end = x + shape.whole;
@@ -253,11 +291,12 @@ class ByRow {
     return n0 + n1;
   }
 
+  template <class How>
   int64_t count_of(const T* x, const Recipe<T>& recipe, int i) const {
     const Vec<T> tau = splat(recipe.tau[i]), rest = splat(recipe.rest[i]), error = splat(-recipe.error[i]);
     Mask<T> n{};
-    for (int64_t k = 0; k < shape_.whole; k += W) n -= (tau - load(x + k)) + rest < error;
-    if (shape_.whole < shape_.K) n -= ((tau - load(x + shape_.K - W)) + rest < error) & shape_.tail;
+    for (int64_t k = 0; k < shape_.whole; k += W) n -= How::below(tau, load(x + k), rest) < error;
+    if (shape_.whole < shape_.K) n -= (How::below(tau, load(x + shape_.K - W), rest) < error) & shape_.tail;
     return lanes_sum(n);
   }
 
@@ -267,27 +306,29 @@ class ByRow {
   Shape shape_;
   Next<T> next_;
   Masked<T> hide_;
-  Vec<T> sum_[W], squares_[W];  // of each row, lanes not yet folded
+  const Squaring<T>* squares_;
+  Vec<T> sum_[W], moments_[W];  // of each row, lanes not yet folded
   Mask<T> count_[W];
   alignas(kVectorBytes) T heads_[kHeads * W];
 };
 
-template <int N, class T>
-inline void sort_whole(const T* lanes, Vec<T> r, Look<T>& all, Vec<T>& tau, Vec<T>& count) {
+// cut(N, v) puts the N entries of a lane in order.
+template <int N, class T, class F>
+inline void sort_whole(const T* lanes, Look<T>& all, F&& cut) {
   Vec<T> v[N];
   all.sum = Vec<T>{};
   for (int k = 0; k < N; ++k) v[k] = load(lanes + k * kWidth<T>), all.sum += v[k];
-  sorted_cut<N, T>(v, r, tau, count);
+  cut(std::integral_constant<int, N>(), v);
   all.top = v[0];
 }
 
 inline constexpr int kSortLimit = 16;
 
-template <class T, int N = kTile<T>>
-inline bool sort_if_short(int64_t K, const T* lanes, Vec<T> r, Look<T>& all, Vec<T>& tau, Vec<T>& count) {
+template <class T, int N = kTile<T>, class F>
+inline bool sort_if_short(int64_t K, const T* lanes, Look<T>& all, F&& cut) {
   if constexpr (N > kSortLimit) return false;
-  else if (K == N) return sort_whole<N, T>(lanes, r, all, tau, count), true;
-  else return sort_if_short<T, N + 1>(K, lanes, r, all, tau, count);
+  else if (K == N) return sort_whole<N, T>(lanes, all, cut), true;
+  else return sort_if_short<T, N + 1>(K, lanes, all, cut);
 }
 
 // W rows of K >= kTile entries, transposed into `lanes`.
@@ -299,7 +340,7 @@ class ByLane {
   static constexpr bool kWrittenTogether = true;  // a wrong set in one row has all of them written again: a third pass pays
 
   // `ahead` rows on are those that come next, in the scores and in the result `written`.
-  ByLane(const T* const* rows, int n, int64_t K, T* lanes, int ahead, T* const* written)
+  __attribute__((always_inline)) ByLane(const T* const* rows, int n, int64_t K, T* lanes, int ahead, T* const* written)
       : next_(rows[0] + ahead * K), written_(written[0] + ahead * K), K_(K), lanes_(lanes), last_(n < W) {
     ask_for_next(Turn::look);
     if (n == 1) {
@@ -337,38 +378,42 @@ class ByLane {
 
   Look<T> look_again(unsigned, Vec<T>& size) { return look<true>(size); }
 
-  Vec<T> start(Vec<T> r, Vec<T> spread, Vec<T> guess) const {
+  template <class Start>
+  Vec<T> start(const Start& start) const {
     ask_for_next(Turn::first);
-    if constexpr (kHeads == 0) return guess;
-    else return start_from<kHeads, T>(heads_, r, spread, guess);
+    if constexpr (kHeads == 0) return start.guess;
+    else return start.template from<kHeads>(heads_);
   }
 
-  bool sorted(Vec<T> r, Look<T>& all, Vec<T>& tau, Vec<T>& count) const {
-    return sort_if_short<T>(K_, lanes_, r, all, tau, count);
+  template <class F>
+  bool sorted(Look<T>& all, F&& cut) const {
+    return sort_if_short<T>(K_, lanes_, all, cut);
   }
 
+  template <bool squared = false>
   Above<T> above(Vec<T> tau, unsigned, Turn turn) const {
     if (turn == Turn::second) ask_for_next(Turn::second);
-    Vec<T> sum{};
+    Vec<T> sum{}, squares = splat(T(-kSquares)), lost{};
     Mask<T> n0{}, n1{};
     const T *x = lanes_, *const end = x + K_ * W;
     while (x + 4 * W <= end) {
-      Vec<T> s0{}, s1{}, s2{}, s3{};
+      Vec<T> s0{}, s1{}, s2{}, s3{}, q0{}, q1{}, q2{}, q3{};
       const int64_t turns = std::min<int64_t>(kSpanTurns, (end - x) / (4 * W));
       for (const T* stop = x + turns * 4 * W; x != stop; x += 4 * W) {
         const Vec<T> d0 = tau - load(x), d1 = tau - load(x + W), d2 = tau - load(x + 2 * W), d3 = tau - load(x + 3 * W);
-        add_negative<T>(d0, s0, n0);
-        add_negative<T>(d1, s1, n1);
-        add_negative<T>(d2, s2, n0);
-        add_negative<T>(d3, s3, n1);
+        add_below<squared, T>(d0, s0, q0, n0);
+        add_below<squared, T>(d1, s1, q1, n1);
+        add_below<squared, T>(d2, s2, q2, n0);
+        add_below<squared, T>(d3, s3, q3, n1);
       }
       sum += (s0 + s1) + (s2 + s3);
+      if constexpr (squared) add_exactly((q0 + q1) + (q2 + q3), squares, lost);
     }
     for (; x < end; x += W) {
       const Vec<T> d = tau - load(x);
-      add_negative<T>(d, sum, n0);
+      add_below<squared, T>(d, sum, squares, n0);
     }
-    return {-sum, __builtin_convertvector(-(n0 + n1), Vec<T>)};
+    return {-sum, __builtin_convertvector(-(n0 + n1), Vec<T>), squares + lost};
   }
 
   // The scores of `rows` once more, for those that were written over and are not right.
@@ -377,16 +422,16 @@ class ByLane {
   }
 
   // See ByRow::write(). The scores are kept, so a row written wrong is written again.
-  template <bool>
+  template <bool, class How = Straightly>
   unsigned write(unsigned rows, unsigned sure, const Recipe<T>& recipe, T* const* dst) const {
     const Vec<T> tau = load(recipe.tau), rest = load(recipe.rest), error = -load(recipe.error), scale = -load(recipe.scale);
     const T* const lanes = lanes_;
     ask_for_next(Turn::write);
     const auto probability = [=](int64_t at, auto&& count) {
-      const Vec<T> d = (tau - load(lanes + at)) + rest;
+      const Vec<T> d = How::below(tau, load(lanes + at), rest);
       const Mask<T> on = d < error;
       count(on);
-      return keep<T>(on, d * scale);
+      return keep<T>(on, How::share(d, scale));
     };
     if ((rows & ~sure) == 0) {
       from_lanes<T>(K_, dst, rows, [=](int64_t at, bool) { return probability(at, [](Mask<T>) {}); });

@@ -94,12 +94,24 @@ struct Pulled {
   }
 };
 
+// The support of one row of entmax with alpha = 1.5: the roots of its shares, and the sum of v weighed by them.
+template <class T>
+struct RootSupport {
+  Total<T> total, weight;
+  Vec<T> sum{}, all{};
+  void add(Mask<T> on, Vec<T> p, Vec<T> v) {
+    const Vec<T> s = vsqrt(p);
+    all += s, add_where<T>(on, s * v, sum);
+  }
+  void fold() { total.add(lanes_sum(sum)), weight.add(lanes_sum(all)), sum = all = Vec<T>{}; }
+};
+
 // A row alone: powers, and shares, whose threshold is 0.
 template <class T>
 class MapVjp {
  public:
-  MapVjp(const MapVjpJob& job, const MapRow<T>& row, bool stream = false)
-      : job_(job), row_(row), stream_(stream && aligned(row.g)) {}
+  MapVjp(const MapVjpJob& job, const MapRow<T>& row, const Scratch<T>& s)
+      : job_(job), row_(row), touched_(s.touched), stream_(s.stream && aligned(row.g)) {}
 
   ControlGradients run() {
     if (std::isnan(row_.p[0])) {
@@ -191,6 +203,10 @@ class MapVjp {
   }
 
   ControlGradients powers() {
+    if (row_.second == 1.5 && row_.K >= kSkipFrom) {
+      stream_ ? long_root<true>() : long_root<false>();
+      return {0, job_.grad_second ? bending() : 0};
+    }
     Vec<T> total{}, sum{};
     weights([&](int64_t at, Vec<T> s, auto get, auto write) {
       total += s, sum += keep<T>(s > Vec<T>{}, s * get(row_.v + at));
@@ -202,6 +218,29 @@ class MapVjp {
       write(row_.g + at, get(row_.g + at) * keep<T>(get(row_.p + at) > Vec<T>{}, get(row_.v + at) - mean));
     });
     return {0, job_.grad_second ? bending() : 0};
+  }
+
+  // Long rows with alpha = 1.5, as vjp_long() has them: no roots, and no v, where nothing has a share.
+  template <bool stream>
+  void long_root() {
+    constexpr int64_t part = kPart<T>;
+    const int64_t full = row_.K / part, end = full * part;
+    RootSupport<T> s;
+    const int64_t n = gather_parts<stream>(row_.p, row_.v, full, row_.g, touched_, s);
+    each_vector<T>(row_.K - end, [&](int64_t at, auto get, auto) {
+      const Vec<T> p = get(row_.p + end + at);
+      s.add(p > Vec<T>{}, p, get(row_.v + end + at));
+    });
+    s.fold();
+    const double weight = s.weight.value();
+    const Vec<T> mean = splat(T(s.total.value() / (weight > 0 ? weight : 1)));
+    const auto gradient = [=](Vec<T> p, Vec<T> v) { return vsqrt(p) * keep<T>(p > Vec<T>{}, v - mean); };
+    for (int64_t t = 0; t < n; ++t)
+      for (int64_t i = touched_[t] * part; i < (touched_[t] + 1) * part; i += kWidth<T>)
+        put<stream>(row_.g + i, gradient(load(row_.p + i), load(row_.v + i)));
+    each_vector<T>(row_.K - end, [&](int64_t at, auto get, auto write) {
+      write(row_.g + end + at, gradient(get(row_.p + end + at), get(row_.v + end + at)));
+    });
   }
 
   // v.dp/dalpha, in a form that does not cancel near alpha = 1.
@@ -226,6 +265,7 @@ class MapVjp {
 
   const MapVjpJob& job_;
   const MapRow<T>& row_;
+  int32_t* touched_;
   bool stream_;  // is the gradient large?
 };
 
@@ -243,7 +283,7 @@ class MapVjpBlock {
     for (int i = 0; i < n; ++i) {
       const MapRow<T> one = row_at(row + i, z[i], p[i], v[i], g[i]);
       if (job_.power || (total_ && one.control == 1) || one.constant()) {
-        keep(row + i, MapVjp<T>(job_, one, s_.stream).run());
+        keep(row + i, MapVjp<T>(job_, one, s_).run());
         continue;
       }
       // Where nothing comes through the radius, or to every entry, the scores of a linear map need not be read.
@@ -313,7 +353,7 @@ class MapVjpBlock {
         continue;
       }
       const double to_radius = job_.grad_radius ? radius_gradient(one, double(rows.along[i])) : 0;
-      keep(at, {to_radius, job_.grad_second ? MapVjp<T>(job_, one).cooling() : 0});
+      keep(at, {to_radius, job_.grad_second ? MapVjp<T>(job_, one, s_).cooling() : 0});
     }
   }
 

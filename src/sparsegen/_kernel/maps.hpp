@@ -1,12 +1,16 @@
 // Maps of scores that are not projected as they are: a block of rows is brought in, made into points, projected and put back.
 #pragma once
 
+#include "lane_points.hpp"
 #include "powers.hpp"
 #include "roots.hpp"
 #include "rows.hpp"
 #include "transform.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
+
+inline constexpr int64_t kBesideLimit = 256;   // longest row of which sixteen fit the first cache beside what is made of them
+inline constexpr int64_t kSampledFrom = 8192;  // row length from which it pays to ask the first entries where the threshold will be
 
 // Rows of one block, each in its slot, with where they are to be written.
 template <class T>
@@ -23,26 +27,31 @@ class MapBlock {
   // Rows [row, row + n), which stand at src[i] (their slots, or the scores themselves), to dst[i]; K counts the filling of
   // short ones.
   void run(int64_t row, int n, int64_t K, const T* const* src, T** dst) {
-    const unsigned done = job_.power ? powers(row, n, src, dst) | (K <= kRootLimit ? roots(row, n, K, src, dst) : 0) : 0;
-    if (done == ~0u >> (32 - n)) return;
     Prepared made[kGroup];
+    const unsigned done = job_.power ? powers(row, n, src, dst) | (K <= kGroupLimit<T> ? roots(row, n, K, src, dst) : 0)
+                          : in_lanes(K, src, dst) ? lanes(row, n, K, src, dst)
+                          : sums_ && K > kBesideLimit ? shares_alone(row, n, src, made, dst) : 0;
+    if (done == ~0u >> (32 - n)) return;
     const bool grouped = K > kLaneLimit && K <= kGroupLimit<T> && !job_.power && !all_shares_;
     next_ = {grouped && read_ ? src[0] + read_ : nullptr, job_.xs.outer};
     bool one_by_one = done != 0;
-    if (sums_) sum_up(row, n, src, made);
+    later_ = grouped && K > kBesideLimit && square_later(row, n, src);
+    if (sums_ && K <= kBesideLimit) sum_up(row, n, src, made, dst);
     for (int i = 0; i < n; ++i) {
       if (done >> i & 1) continue;
       T* const x = slot(i);
       if (!grouped || (made[i].plain && made[i].way == Way::shares)) ask_for_next(src[i], dst[i]);
-      if (made[i].plain) {
+      if (later_) {
+        points_[i] = x, made[i] = of_squares(later_rows_[i], job_.radius_of(row + i));
+      } else if (made[i].plain) {
         points_[i] = points(made[i].way, src[i], x, K);
       } else {
-        points_[i] = x;
         made[i] = job_.power ? of_power(row + i, src[i], x) : prepare(row + i, src[i], x);
+        points_[i] = job_.power && made[i].way != Way::shares ? points(made[i].way, src[i], x, K) : x;
       }
       if (points_[i] == x) std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
       if (made[i].outside) job_.outside->store(true);
-      one_by_one |= made[i].way != Way::project;
+      one_by_one |= made[i].way != Way::project || larger_part(made[i]) != larger_part(made[0]);
       if (made[i].way == Way::shares) finish(made, i, K, dst);  // while it is in the first cache
     }
     if (job_.transform == Transform::exp && job_.rule == Rule::given && !job_.power) scale_exponentials(made, n);
@@ -62,19 +71,36 @@ class MapBlock {
     if (written_) each_line(p + written_, job_.K, 0, 1, prefetch_far_to_write);
   }
 
-  // Finds the sums of rows of which that is all they need: those are made `plain`.
-  void sum_up(int64_t row, int n, const T* const* src, Prepared* made) const {
+  // Are rows made into points where they stand transposed? Not those that are written over: their scores may be needed again.
+  bool in_lanes(int64_t K, const T* const* src, T* const* dst) const {
+    return sizeof(T) == 4 && K <= kLaneLimit && K == job_.K && src[0] != dst[0];
+  }
+
+  // Maps rows that are in_lanes(); returns those that are done, one bit each.
+  unsigned lanes(int64_t row, int n, int64_t K, const T* const* src, T** dst) {
+    double r[kGroup];
+    LanePoints<T> points(job_, row, dst);
+    const unsigned undone = Together<T>(plain_, r, src, n, K, dst, radii_, s_, nullptr, &points).run();
+    const unsigned done = (points.written | ~undone) & ~0u >> (32 - n);
+    for (int i = 0; job_.radius_out && i < n; ++i)
+      if (done >> i & 1) keep(row + i, {points.radius[i], points.base[i], Way::project, false, sums_});
+    return done;
+  }
+
+  // Finds the sums of rows of which that is all they need: those are made `plain`. Meanwhile half of what comes next is asked for,
+  // if rows are grouped: the other half is by the group, in the two passes it always makes.
+  void sum_up(int64_t row, int n, const T* const* src, Prepared* made, T* const* dst) const {
     constexpr int W = kWidth<T>;
-    if (job_.K > kGroupLimit<T>) {
-      for (int i = 0; i < n; ++i) sum_up_long(row + i, src[i], made[i]);
-      return;
-    }
     for (int i = 0; i < n; i += W) {
       Vec<T> sums[W] = {};
       unsigned negative = 0;
       for (int j = 0; j < std::min(W, n - i); ++j) {
         Sums<T> of;
-        squares_ ? of.template add<true>(src[i + j], job_.K) : of.template add<false>(src[i + j], job_.K);
+        if (next_.x && n - i >= W) {
+          each_line(next_.from(i + j / 2).x, job_.K, j % 2, 2, prefetch_far);
+          if (written_) each_line(dst[i + j / 2] + W * job_.K, job_.K, j % 2, 2, prefetch_far_to_write);
+        }
+        add(row + i + j, src[i + j], job_.K, slot(i + j), of);
         sums[j] = of.sum, negative |= unsigned(of.negative()) << j;
       }
       alignas(kVectorBytes) T sum[W];
@@ -83,31 +109,95 @@ class MapBlock {
     }
   }
 
-  void sum_up_long(int64_t row, const T* z, Prepared& made) const {
-    Total<T> total;
-    bool negative = false;
+  // The same of longer rows; those of which the radius is the larger part are projected while they are in the first cache. Returns
+  // them, one bit each.
+  unsigned shares_alone(int64_t row, int n, const T* const* src, Prepared* made, T* const* dst) const {
+    unsigned done = 0;
+    for (int i = 0; i < n; ++i)
+      if (squares_ ? share_alone(row + i, src[i], made[i], dst[i], Squared<T>())
+                   : share_alone(row + i, src[i], made[i], dst[i], Plainly<T>()))
+        keep(row + i, made[i]), done |= 1u << i;
+    return done;
+  }
+
+  template <class L>
+  bool share_alone(int64_t row, const T* z, Prepared& made, T* p, L read) const {
+    const double part = job_.radius_of(row);
+    const bool larger = part >= 0.5 && part < 1;
+    Known<T> all;
+    if (larger && job_.K >= kSampledFrom) all.start = threshold_of_some(z, part, read);
+    const bool negative = all.start > 0 ? sum_long<true>(z, all) : sum_long<false>(z, all);
+    made = of_sum(row, all.sum, negative);
+    double threshold;
+    return larger && made.plain && project_share(z, job_.K, all, made.radius, p, s_, threshold, read);
+  }
+
+  // Of the first entries of a long row: where the threshold of all of them will be, as a rule.
+  template <class L>
+  static T threshold_of_some(const T* z, double part, L read) {
+    constexpr int64_t some = kGroupLimit<T>;
+    Sums<T> of;
+    of.template add<std::is_same_v<L, Squared<T>>>(z, some);
+    Known<T> all;
+    all.sum = double(lanes_sum(of.sum));
+    if (!plain_sum<T>(all.sum, false)) return 0;
+    const double r = part * all.sum;
+    const Cut<T> cut = draft_share(points_row(z, some, read), double(some), all, T(-r), r, 0, read);
+    return T(cut.tau + cut.rest);
+  }
+
+  // Finds what is known of a long row, with `places` the excess over its start. Is a score negative, or hidden?
+  template <bool places>
+  bool sum_long(const T* z, Known<T>& all) const {
+    Total<T> total, over;
+    Sums<T> of;
+    const Vec<T> start = splat(all.start);
     for (int64_t at = 0; at < job_.K; at += kGroupLimit<T>) {
-      Sums<T> of;
       const int64_t n = std::min(kGroupLimit<T>, job_.K - at);
-      squares_ ? of.template add<true>(z + at, n) : of.template add<false>(z + at, n);
-      total.add(lanes_sum(of.sum));
-      negative |= of.negative();
+      squares_ ? of.template add<true, false, places>(z + at, n, nullptr, start)
+               : of.template add<false, false, places>(z + at, n, nullptr, start);
+      total.add(lanes_sum(of.sum)), over.add(-lanes_sum(of.over));
+      of.sum = of.over = Vec<T>{};
     }
-    made = of_sum(row, total.value(), negative);
+    all.sum = total.value(), all.over = {over.value(), -lanes_sum(of.count)};
+    all.least = squares_ ? T(0) : -lanes_max(-of.low);
+    return of.negative();
+  }
+
+  // Squares that will be projected are kept in passing, unless the scores stand in their place: they may be needed.
+  void add(int64_t row, const T* z, int64_t K, T* x, Sums<T>& of) const {
+    if (!squares_) of.template add<false>(z, K);
+    else if (z == x || job_.radius_of(row) == 1) of.template add<true>(z, K);
+    else of.template add<true, true>(z, K, x);
   }
 
   Prepared of_sum(int64_t row, double sum, bool negative) const {
     const double keep = job_.radius_of(row);
     if (negative || !plain_sum<T>(sum, squares_) || !(keep == 1 || plain_radius<T>(keep * sum))) return {};
-    return {keep == 1 ? sum : keep * sum, 1, keep == 1 ? Way::shares : Way::project, false, true};
+    return {keep == 1 ? sum : keep * sum, 1, keep == 1 ? Way::shares : Way::project, false, true, sum};
   }
+
+  // Is the threshold so near 0 that the sum tells where it is?
+  static bool larger_part(const Prepared& made) { return made.plain && 2 * made.radius >= made.sum; }
 
   // Where the points of a plain row stand. Rows that need filling up are copied.
   const T* points(Way way, const T* z, T* x, int64_t K) const {
     if (way == Way::shares || (!squares_ && K == job_.K)) return z;
-    if (squares_) square_row(z, x, job_.K);
-    else if (x != z) std::copy_n(z, job_.K, x);
+    if (squares_ && (x == z || K > kBesideLimit)) square_row(z, x, job_.K);
+    if (!squares_ && x != z) std::copy_n(z, job_.K, x);
     return x;
+  }
+
+  // Are all rows of a block squares that the first look at them may make?
+  bool square_later(int64_t row, int n, const T* const* src) {
+    if (job_.transform != Transform::sq || job_.rule != Rule::given) return false;
+    bool can = true;
+    for (int i = 0; i < n && can; ++i) {
+      const T top = top_of<true>(src[i], job_.K);
+      later_rows_[i] = squaring(src[i], top);
+      can = std::fabs(top) < kInf<T> && src[i] != slot(i) && of_squares(later_rows_[i], job_.radius_of(row + i)).radius > 0;
+    }
+    return can;
   }
 
   Prepared prepare(int64_t row, const T* z, T* x) const {
@@ -120,7 +210,6 @@ class MapBlock {
   Prepared of_power(int64_t row, const T* z, T* x) const {
     const double alpha = job_.second_of(row);
     if (alpha == 1) return make_shares(Transform::exp, z, x, job_.K, 1, 1);
-    if (x != z) std::copy_n(z, job_.K, x);
     return {1, 0, alpha == 2 ? Way::project : Way::root};
   }
 
@@ -154,19 +243,28 @@ class MapBlock {
       keep(row + i, {1, 0, Way::root});
       ++m;
     }
+    const Next<T> next{read_ ? src[0] + read_ : nullptr, job_.xs.outer};
     for (int i = 0; i < m; i += W) {
       const int rows = std::min(W, m - i);
-      unsigned left = RootLanes<T>(from + i, rows, K, s_.lanes).run(to + i, [&](int part) {
-        const auto share = [=](int parts) { return i + rows * parts / RootLanes<T>::kAskings; };
-        for (int j = share(part); j < share(part + 1); ++j) ask_for_next(from[j], to[j]);
-      });
+      const auto by_lane = [&] { return ByLane<T>(from + i, rows, K, s_.lanes, W, to + i); };
+      const auto by_row = [&] { return ByRow<T>(from + i, rows, K, next.from(i), written_ ? to + i : nullptr, {}, nullptr); };
+      unsigned left = K <= kLaneLimit ? find_roots(by_lane(), rows, K, to + i) : find_roots(by_row(), rows, K, to + i);
       for (; left; left &= left - 1) {
         const int j = i + __builtin_ctz(left);
-        if (from[j] != spare[j]) std::copy_n(from[j], K, spare[j]);
-        root_row(spare[j], K, to[j], s_);
+        root_row(from[j], K, to[j], s_, spare[j]);
       }
     }
     return done;
+  }
+
+  // Returns the rows left undone, one bit each.
+  template <class Layout>
+  unsigned find_roots(Layout layout, int n, int64_t K, T* const* dst) const {
+    RootGroup<T, Layout> group(layout, K);
+    const unsigned rows = (1u << n) - 1;
+    const bool stream = !Layout::kWrittenTogether && s_.stream && K % kWidth<T> == 0 && all_aligned(dst, n);
+    if (stream) return s_.masked ? group.template run<true, true>(rows, dst) : group.template run<false, true>(rows, dst);
+    return s_.masked ? group.template run<true, false>(rows, dst) : group.template run<false, false>(rows, dst);
   }
 
   void keep(int64_t row, const Prepared& made) const {
@@ -177,11 +275,13 @@ class MapBlock {
 
   void project(const Prepared* made, int first, int n, int64_t K, T** dst) {
     const T* from[kGroup];
-    double r[kGroup], threshold[kGroup];
-    for (int i = 0; i < n; ++i) from[i] = points_[first + i], r[i] = made[first + i].radius;
+    double r[kGroup], sums[kGroup], threshold[kGroup];
+    for (int i = 0; i < n; ++i) from[i] = points_[first + i], r[i] = made[first + i].radius, sums[i] = made[first + i].sum;
     Scratch<T> s = s_;
+    if (larger_part(made[first]) && K <= kBesideLimit) s.sums = sums;
     s.rows = slot(first);
     s.next = next_.from(first);
+    s.squares = later_ ? later_rows_ + first : nullptr;
     project_group(plain_, r, from, n, K, dst + first, radii_, s, threshold);
   }
 
@@ -190,7 +290,7 @@ class MapBlock {
     switch (made[i].way) {
       case Way::project: return project(made, i, 1, K, dst);
       case Way::shares: return write_shares_of(made[i], points_[i], p);
-      case Way::root: return root_row(x, K, p, s_);
+      case Way::root: return root_row(points_[i], K, p, s_, x, points_[i] == x ? 0 : K);
     }
   }
 
@@ -208,6 +308,8 @@ class MapBlock {
   const bool squares_, sums_;  // of squares; can the sum of a row be all it needs?
   const bool all_shares_;      // softmax: no row is projected
   Next<T> next_;               // the scores that come next, where groups of rows ask for them
+  bool later_ = false;         // are rows of squares made by the first look at them?
+  Squaring<T> later_rows_[kGroup];
   const T* points_[kGroup];    // where the points of each row stand
   LaneRadii<T> radii_;
 };
@@ -221,8 +323,11 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   const bool own = std::is_same_v<S, T>, write = own && K == job.K && job.ps.entry == 1;
   const bool read = own && job.xs.entry == 1 && !job.mask;
   const int group = rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
-  const Workspace<T> workspace(K, job.power ? kPowerSlots * group : group);
-  Scratch<T> s = workspace.view();
+  // Rows that are made into points by lanes are not written over: those brought to slots go to slots of their own from there.
+  const bool apart = sizeof(T) == 4 && !job.power && K <= kLaneLimit && !read && !write;
+  const Workspace<T> workspace(K, job.power ? kPowerSlots * group : apart ? 2 * group : group);
+  Scratch<T> s = workspace.view(), out = s;
+  if (apart) out.rows += group * s.stride;
   s.stream = write && 2 * job.bytes() >= kStreamFrom;
   s.masked = job.mask != nullptr;
   const bool soon = job.inner == 1 && K <= kGroupLimit<T>;
@@ -234,9 +339,9 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
     if (job.mask) load_masked(job, x, job.xs, row, n, s);
     else if (!read) load_rows(job, x, job.xs, row, n, s);
     find_rows<const T>(job, x, job.xs, row, n, read, s.rows, s.stride, src);
-    find_rows(job, p, job.ps, row, n, write, s.rows, s.stride, dst);
+    find_rows(job, p, job.ps, row, n, write, out.rows, s.stride, dst);
     block.run(row, n, K, src, dst);
-    if (!write) store_rows<true>(job, p, job.ps, row, n, s);
+    if (!write) store_rows<true>(job, p, job.ps, row, n, out);
   }
   if (s.stream) finish_streams();
 }

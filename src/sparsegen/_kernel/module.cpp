@@ -294,6 +294,23 @@ static nb::object tensor_map_vjp(nb::handle z, nb::handle p, nb::handle v, int k
   return nb::make_tuple(given(grad), given(to_radius), given(to_second));
 }
 
+// The gradient of a projection of tensors onto one radius, given p or (unless None) its support as words; None where more has to be
+// asked.
+static nb::object tensor_project_vjp(nb::handle p, nb::handle v, double radius, nb::handle words) {
+  const TensorRows of_p(p.ptr());
+  if (!of_p) return unanswered();
+  const Owned upstream(PyObject_CallMethodNoArgs(v.ptr(), names().contiguous));
+  if (!upstream) return unanswered();
+  const TensorRows of_v(upstream.get());
+  if (!of_v.same(of_p)) return unanswered();
+  const uintptr_t kept = words.is_none() ? 0 : uintptr_t(number(Owned(PyObject_CallMethodNoArgs(words.ptr(), torch.address)), 0));
+  NewTensor grad = NewTensor::like(p.ptr());
+  if (!grad || (!words.is_none() && !kept)) return unanswered();
+  (kept ? project_vjp_words : project_vjp_rows)(kept ? kept : of_p.at, of_v.at, grad.at, of_p.storage, of_p.rows, of_p.K, radius,
+                                                threads_for(of_p, kChunkEntries));
+  return nb::steal(grad.tensor.release());
+}
+
 // The one number of a plain tensor on the CPU, while torch does nothing but compute; None for any other.
 static nb::object tensor_number(nb::handle t) {
   const bool one = is_plain(t.ptr()) && number(Owned(PyObject_CallMethodNoArgs(t.ptr(), names().dim)), 1) == 0 &&
@@ -545,6 +562,7 @@ NB_MODULE(_core, m) {
   m.def("know_forward", [](nb::object forward) { torch.forward = forward.release().ptr(); });
   m.def("tensor_map_vjp", &tensor_map_vjp, nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(),
         nb::arg(), nb::arg(), nb::arg().none());
+  m.def("tensor_project_vjp", &tensor_project_vjp, nb::arg(), nb::arg(), nb::arg(), nb::arg().none());
   m.def("row_means", &row_means);
   m.def("hinge", &hinge);
   nb::class_<Dual>(m, "Dual")

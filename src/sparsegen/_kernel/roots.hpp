@@ -1,121 +1,141 @@
-// Entmax with alpha = 1.5 of short rows, W of them together: the search of entmax.hpp in lockstep, a lane for each row.
+// Entmax with alpha = 1.5 of rows that are short, W of them together: the search of entmax.hpp in lockstep, a lane for each row.
 //
-// The set of entries less than 2 below the largest holds all that matter. The threshold that a set gives, by a quadratic
-// equation, gives the next set; sets are nested, so one with as many entries as the last is the last, and its threshold the
-// row's. Three or four passes do. Rows for which they do not, those with an entry at the threshold and those without an answer
-// are left to root_row(): what becomes of a row does not depend on its neighbours.
+// As in group.hpp the first pass is at a guess, the second where the guess leads when corrected by the curvature, and the third
+// writes what the second one's set gives and counts it: equal counts are equal sets, as sets are nested. Here the threshold of a
+// set solves a quadratic equation. Rows whose set was not the right one climb on. Those for which a few passes do not do, those
+// with an entry at the threshold and those without an answer are left to root_row(): what becomes of a row does not depend on its
+// neighbours.
 #pragma once
 
 #include "entmax.hpp"
-#include "lanes.hpp"
+#include "group.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
 
-template <class T>
-class RootLanes {
-  static constexpr int W = kWidth<T>;
-  static constexpr int kPasses = 6;
-  static constexpr int kTurn = 16;  // entries whose squares are summed before the sum is taken over with all its digits
-
- public:
-  // n <= W rows of K >= kTile entries; `lanes` has room for 2 K vectors.
-  RootLanes(const T* const* rows, int n, int64_t K, T* lanes) : K_(K), x_(lanes), p_(lanes + K * W), rows_((1u << n) - 1) {
-    const T* all[W];
-    for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0];
-    to_lanes(n < W ? all : rows, K, lanes);
+// Puts N entries a lane in order, and returns their threshold: entry k is in while the squares of what all larger ones exceed it
+// by are less than 4. It is right to a few units in the last place.
+template <int N, class T>
+inline Vec<T> sorted_root(Vec<T>* v) {
+  Vec<T> before{}, squares_before{}, sum{}, squares{};
+  sort_lanes<N, T>(v, std::make_index_sequence<size_t(Network<N>().size)>());
+  Mask<T> n = ~Mask<T>{};  // minus the size so far: the largest is always in
+  for (int k = 1; k < N; ++k) {
+    const Vec<T> u = v[k] - v[0], square = u * u;
+    const Mask<T> in = (squares_before + square * T(k)) - (u + u) * before < splat(T(kSquares));
+    before += u, squares_before += square;
+    n += in, sum += keep<T>(in, u), squares += keep<T>(in, square);
   }
+  const Vec<T> count = __builtin_convertvector(-n, Vec<T>), mean = sum / count;
+  return v[0] + (mean - vsqrt((splat(T(kSquares)) - squares) / count + mean * mean));
+}
 
-  // Passes that every group makes: ask(i) is called in each, to ask for a part of the memory that is needed next.
-  static constexpr int kAskings = 4;
+// The threshold of the heads, a subset of the row, bounds the row's from below. It is closer than the guess unless the scores lie
+// so close together that most entries have a share.
+template <class T>
+struct RootStart {
+  Vec<T> spread, guess;
 
-  // Writes the rows it has an answer for; returns the others, one bit each.
-  template <class F>
-  unsigned run(T* const* dst, F&& ask) {
-    ask(0);
-    const unsigned answered = search(ask) & rows_;
-    if (!answered) return rows_;
-    ask(3);
-    const unsigned right = answered & lane_bits<T>(share() == count_);
-    if (right) from_lanes<T>(K_, dst, right, [&](int64_t at, bool) { return load(p_ + at); });
-    return rows_ & ~right;
+  template <int N>
+  Vec<T> from(const Vec<T>* heads) const {
+    const Mask<T> dense = spread < splat(T(0.375 * kRoot));
+    if (lane_bits<T>(~dense) == 0) return guess;
+    Vec<T> head[N];
+    std::copy_n(heads, N, head);
+    return select<T>(dense, guess, sorted_root<N, T>(head));
+  }
+};
+
+template <class T, class Layout>
+class RootGroup {
+ public:
+  RootGroup(Layout& layout, int64_t K) : layout_(layout), K_(K) {}
+
+  // Writes those of `rows`, one bit each, that it has an answer for; returns the others. Are entries known to be `hidden`?
+  template <bool hidden, bool stream>
+  unsigned run(unsigned rows, T* const* dst) {
+    look<hidden>();
+    if (!(rows & plain_)) return rows;
+    if (!sorted_) first();
+    pass(Turn::second);
+    return write<stream>(rows, dst);
   }
 
  private:
-  // Finds tau_, rest_ and count_; returns the lanes that have them.
-  template <class F>
-  unsigned search(F&& ask) {
-    Vec<T> top = splat(-kInf<T>);
-    Mask<T> numbers = ~Mask<T>{};
-    for (int64_t k = 0; k < K_ * W; k += W) {
-      const Vec<T> v = load(x_ + k);
-      top = vmax(v, top), numbers &= v == v;
+  static constexpr int kClimbs = 4;  // more help nobody but rows with an entry at the threshold
+
+  template <bool hidden>
+  void look() {
+    Look<T> all;
+    Vec<T> start;
+    sorted_ = layout_.sorted(all, [&](auto n, Vec<T>* v) { start = sorted_root<n.value, T>(v); });
+    if (!sorted_) {
+      Vec<T> size = splat(T(K_));
+      all = look_past_hidden<hidden, T>(layout_, size);
+      mean_ = all.sum / size, variance_ = all.squares / size - mean_ * mean_;
+      const Vec<T> spread = vsqrt(variance_), share = T(kSquares) / (size * variance_);
+      start = layout_.start(RootStart<T>{spread, guess_root<T>(mean_, spread, share)});
     }
-    // Differences from larger numbers have too few digits; root_row() takes them from the largest entry.
-    const Mask<T> plain = numbers & (vmax(top, -top) <= splat(T(1024 * kRoot)));
-    const Vec<T> low = add_down_lanes<T>(top, splat(T(-kRoot)));
-    Vec<T> last = splat(T(-1));
-    tau_ = low;
-    for (int pass = 0; pass < kPasses; ++pass) {
-      if (pass < 2) ask(1 + pass);
-      const Mask<T> found = look() & (count_ == last);
-      if (!lane_bits<T>(plain & ~found)) return lane_bits<T>(plain);
-      if (pass + 1 == kPasses) return lane_bits<T>(plain & found);
-      last = count_;
-      tau_ = select<T>(found, tau_, vmax(add_down_lanes<T>(tau_, rest_), low));
-    }
-    return 0;
+    top_ = all.top, low_ = add_down_lanes<T>(top_, splat(T(-kRoot)));
+    // Differences from larger numbers have too few digits; root_row() takes them from the largest entry. Rows that were sorted may
+    // have hidden entries.
+    const Mask<T> numbers = (all.sum - all.sum == Vec<T>{}) | (all.sum == splat(-kInf<T>));
+    plain_ = lane_bits<T>(numbers & (vmax(top_, -top_) <= splat(T(1024 * kRoot))));
+    tau_ = between(start);
+  }
+
+  // The squares over t have the third derivative -2 density; for normal scores the density at tau is known from the sums.
+  void first() {
+    pass(Turn::first);
+    const Vec<T> density = vmax((sum_ + (tau_ - mean_) * count_) / variance_, Vec<T>{}), bend = density * rest_ * rest_;
+    const Vec<T> step = rest_ - rest_ * bend / (T(3) * (bend + T(2) * (sum_ - count_ * rest_)));
+    tau_ = between(tau_ + select<T>(real_ & (step == step), step, rest_));
+  }
+
+  Vec<T> between(Vec<T> t) const { return select<T>((t > low_) & (t < top_), t, low_); }
+
+  void climb() {
+    tau_ = between(add_down_lanes<T>(tau_, rest_));
+    pass(Turn::later);
   }
 
   // A pass over the entries above tau_: their number, and how far on the threshold of their set is. Where they give none, for
-  // they are too far apart, rest_ is Newton's step, and their lanes are not returned.
-  Mask<T> look() {
+  // they are too far apart, rest_ is Newton's step.
+  void pass(Turn turn) {
     const Vec<T> zero{};
-    Vec<T> over = splat(T(-kRoot * kRoot)), lost{};  // what the squares exceed 4 by, and what rounding took from it
-    Mask<T> n[2] = {};
-    sum_ = zero;
-    for (int64_t k = 0; k < K_ * W;) {
-      Vec<T> s[4] = {}, q[4] = {};
-      const auto add = [&](int64_t at, int j) {
-        const Vec<T> d = vmax(load(x_ + at) - tau_, zero);
-        s[j] += d, q[j] = fma(d, d, q[j]), n[j % 2] += d > zero;
-      };
-      const int64_t end = std::min(k + kTurn * W, K_ * W);
-      for (; k + 4 * W <= end; k += 4 * W) add(k, 0), add(k + W, 1), add(k + 2 * W, 2), add(k + 3 * W, 3);
-      if (k < end) add(k, 0);
-      if (k + W < end) add(k + W, 1);
-      if (k + 2 * W < end) add(k + 2 * W, 2);
-      k = end;
-      sum_ += (s[0] + s[1]) + (s[2] + s[3]);
-      const Vec<T> more = (q[0] + q[1]) + (q[2] + q[3]), next = over + more, part = next - over;
-      lost += (over - (next - part)) + (more - part);
-      over = next;
-    }
-    over += lost;
-    count_ = __builtin_convertvector(-(n[0] + n[1]), Vec<T>);
-    const Vec<T> inside = sum_ * sum_ - count_ * over, squares = vmax(over + T(kRoot * kRoot), zero);
-    const Mask<T> real = inside >= zero;
-    const Vec<T> newton = (squares - vsqrt(squares) * T(kRoot)) / sum_;
-    rest_ = select<T>(real, over / (sum_ + vsqrt(vmax(inside, zero))), newton);
-    return real;
+    const Above<T> found = layout_.template above<true>(tau_, hope_, turn);
+    sum_ = found.sum, count_ = found.count, over_ = found.over;
+    const Vec<T> inside = sum_ * sum_ - count_ * over_;
+    real_ = inside >= zero;
+    rest_ = over_ / (sum_ + vsqrt(vmax(inside, zero)));
+    if (lane_bits<T>(real_) == lane_bits<T>(~Mask<T>{})) return;
+    const Vec<T> squares = over_ + T(kSquares), newton = (squares - vsqrt(squares) * T(kRoot)) / sum_;
+    rest_ = select<T>(real_, rest_, newton);
   }
 
-  // The probabilities, to p_; returns how many there are.
-  Vec<T> share() {
-    const Vec<T> error = splat(kRootDoubt<T>) / sum_;
-    Mask<T> n{};
-    for (int64_t k = 0; k < K_ * W; k += W) {
-      const Vec<T> d = (load(x_ + k) - tau_) - rest_, u = d * T(1 / kRoot);
-      const Mask<T> in = d > error;
-      n += in;
-      store(p_ + k, keep<T>(in, u * u));
+  template <bool stream>
+  unsigned write(unsigned left, T* const* dst) {
+    unsigned tried = 0;
+    for (int climbs = 0;; ++climbs) {
+      hope_ = left & plain_;
+      // Squares far larger than 4 have too few digits of what they exceed it by.
+      const unsigned near = hope_ & lane_bits<T>(real_ & (over_ <= splat(T(kSquares))));
+      const Vec<T> half = splat(T(1 / kRoot));
+      const Recipe<T> recipe(tau_ * half, rest_ * half, kRootDoubt<T> * half / sum_, half, count_);
+      if (near) left &= ~(near & layout_.template write<stream, Squarely>(near, 0, recipe, dst)), tried |= near;
+      hope_ = left & plain_;
+      if (!hope_ || climbs == kClimbs) break;
+      climb();
     }
-    return __builtin_convertvector(-n, Vec<T>);
+    if (left & tried) layout_.put_back(left & tried, dst);  // what is left is worked from its scores
+    return left;
   }
 
+  Layout& layout_;
   int64_t K_;
-  T *x_, *p_;
-  unsigned rows_;
-  Vec<T> tau_, rest_, count_, sum_;
+  Vec<T> mean_, variance_, top_, low_, tau_, sum_, count_, over_, rest_;
+  Mask<T> real_;
+  unsigned plain_ = 0, hope_ = ~0u;
+  bool sorted_ = false;
 };
 
 }  // namespace sparsegen::SPARSEGEN_ISA

@@ -12,7 +12,6 @@
 namespace sparsegen::SPARSEGEN_ISA {
 
 inline constexpr int64_t kLaneLimit = 64;  // longest row that is transposed: see docs/decisions/0003
-inline constexpr int64_t kRootLimit = 256;  // the same of entmax with alpha = 1.5, whose passes are more
 // Longest row that shares a group: its partial sums, in four chains, need no folding.
 template <class T>
 inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
@@ -53,15 +52,15 @@ class Workspace {
     void grow(int64_t new_K, int64_t new_room) {
       *this = Store();  // nothing is left to be used by mistake if there is no memory
       const int64_t maxima = (new_K + kPad) / 4 + kPad, picked = new_K + kPad;
-      const int64_t lanes = 2 * std::min(std::max<int64_t>(new_K, kTile<T>), kRootLimit) * kWidth<T>;
+      const int64_t lanes = 2 * std::min(std::max<int64_t>(new_K, kTile<T>), kLaneLimit) * kWidth<T>;
       const int64_t entries = maxima + picked + lanes + new_room;
       data.reset(new T[entries]);
-      touched.reset(new int32_t[new_K / kPart<T> + 1]);
+      touched.reset(new int32_t[std::max(new_K / kPart<T> + 1, words_of(new_K))]);
       view.maxima = data.get();
       view.picked = view.maxima + maxima;
       view.lanes = view.picked + picked;
       view.rows = view.lanes + lanes;
-      view.touched = touched.get();
+      view.touched = touched.get(), view.words = reinterpret_cast<uint32_t*>(touched.get());
       K = new_K, room = new_room, bytes = entries * int64_t(sizeof(T));
     }
   };
@@ -186,19 +185,32 @@ inline void load_masked(const J& job, const S* x, const Strides& strides, int64_
   for (int i = 0; i < n; ++i) hide_masked(job, row + i, s.rows + i * s.stride);
 }
 
-// Projects rows src[i] to dst[i], i < n, in groups of W.
+// What is done to rows that stand transposed before they are projected: radii are found, or points are made of the scores.
+template <class T>
+struct Maker {
+  // For n rows from the i-th on, in `lanes`: their radii to r; returns those that are to be projected, one bit each.
+  virtual unsigned make(T* lanes, int i, int n, double* r) = 0;
+
+  const T* sums = nullptr;  // of W rows without negative entries, if their radii are the larger parts of them
+
+ protected:
+  ~Maker() = default;
+};
+
+// Projects rows src[i] to dst[i], i < n, in groups of W. A maker is for rows that are transposed.
 template <class T>
 class Together {
   static constexpr int W = kWidth<T>;
 
  public:
-  Together(const ProjectJob& job, const double* r, const T** src, int n, int64_t K, T** dst, LaneRadii<T>& radii,
-           const Scratch<T>& s, double* threshold)
+  Together(const ProjectJob& job, double* r, const T* const* src, int n, int64_t K, T** dst, LaneRadii<T>& radii,
+           const Scratch<T>& s, double* threshold, Maker<T>* maker = nullptr)
       : r_(job.radius_per_row || job.rule != Rule::given ? r : nullptr), src_(src), n_(n), K_(K), dst_(dst), radii_(radii),
-        s_(s), threshold_(job.threshold ? threshold : nullptr) {}
+        s_(s), threshold_(job.threshold ? threshold : nullptr), maker_(maker) {}
 
-  // Returns the rows left undone, one bit each.
-  unsigned run() {
+  // Returns the rows left undone, one bit each. (In one place: where it is written out anew for each caller, GCC no longer puts
+  // the stages of a group into one piece, which takes 1.15 times as long.)
+  __attribute__((noinline)) unsigned run() {
     unsigned undone = 0;
     int i = 0;
     for (; K_ <= kSortLimit && i + W < n_; i += 2 * W) undone |= two(by_lane(i, 0, 2), by_lane(i + W, 1, 2), i);
@@ -209,23 +221,43 @@ class Together {
  private:
   int size(int i) const { return std::min(W, n_ - i); }
 
+  T* lanes(int slot) const { return s_.lanes + slot * K_ * W; }
+
   // One of `several` groups that are at work.
   ByLane<T> by_lane(int i, int slot, int several) const {
-    return ByLane<T>(src_ + i, size(i), K_, s_.lanes + slot * K_ * W, several * W, dst_ + i);
+    return ByLane<T>(src_ + i, size(i), K_, lanes(slot), several * W, dst_ + i);
   }
 
   ByRow<T> by_row(int i) const {
-    return ByRow<T>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i, s_.hide.from(i));
+    return ByRow<T>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i, s_.hide.from(i),
+                    s_.squares ? s_.squares + i : nullptr);
   }
 
-  const LaneRadii<T>& radii(int i) {
-    if (r_) radii_.set(r_ + i, size(i));
+  // The radii of a group from the i-th row on, whose rows stand in a slot of the lanes if they are transposed.
+  const LaneRadii<T>& radii(int i, int slot = 0) {
+    const unsigned rows = maker_ ? maker_->make(lanes(slot), i, size(i), r_ + i) : ~0u;
+    if (r_) radii_.set(r_ + i, size(i)), radii_.plain &= rows;
     return radii_;
+  }
+
+  // The sums of a group whose radii are the larger parts of them; false for others, and for rows that are sorted.
+  template <class Layout>
+  bool find_sums(int i, T* sums) const {
+    const bool made = Layout::kWrittenTogether && maker_ && maker_->sums && K_ > kSortLimit;
+    if (made) std::copy_n(maker_->sums, W, sums);
+    else if (!Layout::kWrittenTogether && s_.sums) std::copy_n(s_.sums + i, size(i), sums);
+    return made || (!Layout::kWrittenTogether && s_.sums);
   }
 
   template <class Layout>
   unsigned one(Layout layout, int i) {
     Group<T, Layout> group(layout, radii(i), K_);
+    if (maker_ && !group.plain()) return ((1u << size(i)) - 1) << i;
+    alignas(kVectorBytes) T sums[W] = {};
+    if (find_sums<Layout>(i, sums)) {
+      group.share(load(sums));
+      return write(group, i);
+    }
     s_.masked ? group.template look<true>() : group.template look<false>();
     group.first(), group.second();
     return write(group, i);
@@ -234,7 +266,8 @@ class Together {
   // The shortest rows: what one group waits for at the end of each stage passes while the other's stage is under way. (Two
   // groups of longer rows would crowd each other out of the first cache.)
   unsigned two(ByLane<T> first, ByLane<T> second, int i) {
-    Group<T, ByLane<T>> a(first, radii(i), K_), b(second, radii(i + W), K_);
+    Group<T, ByLane<T>> a(first, radii(i, 0), K_), b(second, radii(i + W, 1), K_);
+    if (maker_ && !(a.plain() | b.plain())) return ~0u >> (32 - size(i) - size(i + W)) << i;
     a.template look<false>(), b.template look<false>();
     a.second(), b.second();
     return write(a, i) | write(b, i + W);
@@ -248,26 +281,27 @@ class Together {
     return group.template write<false>(rows, dst_ + i, threshold) << i;
   }
 
-  const double* r_;  // null: one radius for all
-  const T** src_;
+  double* r_;  // null: one radius for all
+  const T* const* src_;
   int n_;
   int64_t K_;
   T** dst_;
   LaneRadii<T>& radii_;
   const Scratch<T>& s_;
   double* threshold_;
+  Maker<T>* maker_;
 };
 
 // Projects src[i] to dst[i] for i < n. A row that needs project_any is copied to its slot of `s.rows`, or to the only one.
 template <class T>
-inline void project_group(const ProjectJob& job, const double* r, const T** src, int n, int64_t K, T** dst,
-                          LaneRadii<T>& radii, const Scratch<T>& s, double* threshold) {
+inline void project_group(const ProjectJob& job, double* r, const T** src, int n, int64_t K, T** dst,
+                          LaneRadii<T>& radii, const Scratch<T>& s, double* threshold, Maker<T>* maker = nullptr) {
   unsigned undone = ~0u >> (32 - n);
-  const bool tops = r[0] == 0 && std::all_of(r, r + n, [](double one) { return one == 0; });
-  if (K <= kGroupLimit<T> && !tops) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold).run();
+  const bool tops = !maker && r[0] == 0 && std::all_of(r, r + n, [](double one) { return one == 0; });
+  if (K <= kGroupLimit<T> && !tops) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold, maker).run();
   for (; undone; undone &= undone - 1) {
     const int i = __builtin_ctz(undone);
-    if (r[i] == 0 && project_top(src[i], K, dst[i], threshold[i])) continue;
+    if (r[i] == 0 && (K < kBlockedFrom ? project_top<T> : project_top_long<T>)(src[i], K, dst[i], s, threshold[i])) continue;
     const bool behind = K > kGroupLimit<T> && s.hide.x;
     Survey<T> all;
     if (behind) {
@@ -295,17 +329,20 @@ inline double find_radius(const ProjectJob& job, int64_t row, const T* x) {
   return r;
 }
 
-// The same of n rows together, those first of which the sum is all that is needed. `r` has kGroup places.
+inline Vec<double> mean_height(Rule rule, Vec<double> mean) { return rule == Rule::hourglass ? vmax(mean, -mean) : mean; }
+
+// The same of n rows together, those first of which the sum is all that is needed; `sums` has those that are known. `r` has room
+// for whole vectors.
 template <class T>
-inline void find_radii(const ProjectJob& job, int64_t row, int n, const T* const* x, double* r) {
+inline void find_radii(const ProjectJob& job, int64_t row, int n, const T* const* x, double* r, const double* sums = nullptr) {
   constexpr int D = kWidth<double>;
   const bool together = job.rule != Rule::given && !job.mask;
   double mean[kGroup], q[kGroup], none;
-  for (int i = 0; together && i < n; ++i) mean[i] = sum_row<true>(x[i], job.K, none), q[i] = job.radius_of(row + i);
+  for (int i = 0; together && i < n; ++i)
+    mean[i] = sums ? sums[i] : sum_row<true>(x[i], job.K, none), q[i] = job.radius_of(row + i);
   for (int i = 0; together && i < n; i += D) {
     const Vec<double> found = load(mean + i) / double(job.K), more = load(q + i);
-    const Vec<double> height = job.rule == Rule::hourglass ? vmax(found, -found) : found;
-    store(mean + i, found), store(r + i, (height + more) / (1 / double(job.K) + more));
+    store(mean + i, found), store(r + i, (mean_height(job.rule, found) + more) / (1 / double(job.K) + more));
   }
   for (int i = 0; i < n; ++i) {
     const bool plain = together && r[i] > 0 && r[i] < kInf<double>;  // else NaN, outside the domain, a limit, or hidden entries
@@ -315,6 +352,39 @@ inline void find_radii(const ProjectJob& job, int64_t row, int n, const T* const
   }
 }
 
+// The radii of the mean of the shortest rows, which stand transposed. (Sums along longer ones cost less.)
+template <class T>
+class MeanMaker final : public Maker<T> {
+ public:
+  MeanMaker(const ProjectJob& job, const T* const* src) : job_(job), src_(src) {}
+  void begin(int64_t row) { row_ = row; }
+
+  unsigned make(T* lanes, int i, int n, double* r) override {
+    alignas(kVectorBytes) double sums[kWidth<T>];
+    sum_as_rows(lanes, job_.K, sums);
+    if (job_.radius_per_row || job_.radius_out || !find_plain(sums, r)) find_radii(job_, row_ + i, n, src_ + i, r, sums);
+    return ~0u;
+  }
+
+ private:
+  // find_radii() where one control is for all and nothing is out of the ordinary: says whether it is so.
+  bool find_plain(const double* sums, double* r) const {
+    constexpr int D = kWidth<double>;
+    const double K = double(job_.K), q = job_.radius[0], width = 1 / K + q;
+    Mask<double> plain = ~Mask<double>{};
+    for (int i = 0; i < kWidth<T>; i += D) {
+      const Vec<double> found = mean_height(job_.rule, load(sums + i) / K) + q, radius = found / width;
+      plain &= (radius > Vec<double>{}) & (radius < splat(kInf<double>));
+      store(r + i, radius);
+    }
+    return lane_bits<double>(plain) == (1u << D) - 1;
+  }
+
+  const ProjectJob& job_;
+  const T* const* src_;
+  int64_t row_ = 0;
+};
+
 template <class S>
 inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
@@ -323,13 +393,15 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const int64_t K = std::max<int64_t>(job.K, kTile<T>);  // shorter rows are filled up with -inf
   const bool in_place = std::is_same_v<S, T> && K == job.K;
   const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
-  const int group = read && write ? kGroup : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
+  const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
+  // Of long rows the radius is found while they are in the second cache.
+  const bool many = read && write && !(rule && K > kSoonLimit);
+  const int group = many ? kGroup : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
   const Workspace<T> workspace(K, read && write ? 1 : group);
   Scratch<T> s = workspace.view();
   s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written
   s.masked = job.mask != nullptr;
   LaneRadii<T> radii;
-  const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
   // Rows with a mask whose radius is known, and not 0, are brought to their slots by the first look at them; long ones not at all,
   // if few of their entries matter.
   const bool in_passing = in_place && job.mask && job.xs.entry == 1 && K > kLaneLimit &&
@@ -338,6 +410,8 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   std::fill_n(r, kGroup, job.radius[0]);
   radii.set(r, kWidth<T>);
   const T *src[kGroup], *scores[kGroup];
+  MeanMaker<T> means(job, src);
+  const bool in_lanes = sizeof(T) == 4 && read && K <= kSortLimit && job.rule != Rule::given;
   const uint8_t* masks[kGroup];
   T* dst[kGroup];
   const int first = int(std::min<int64_t>(group, end - begin));
@@ -363,8 +437,9 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
     if (job.mask && std::is_same_v<S, T> && job.inner == 1)
       s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
-    if (rule) find_radii(job, row, n, src, r);
-    project_group(job, r, src, n, K, dst, radii, s, threshold);
+    if (in_lanes) means.begin(row);
+    else if (rule) find_radii(job, row, n, src, r);
+    project_group(job, r, src, n, K, dst, radii, s, threshold, in_lanes ? &means : nullptr);
     if (job.support)
       for (int i = 0; i < n; ++i)
         job.support[row + i] = std::count_if(dst[i], dst[i] + job.K, [](T v) { return v > 0; });
@@ -398,7 +473,7 @@ inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Fa
     } else if (together) {
       const bool stream = s.stream && K % W == 0 && all_aligned(g + i, m);
       const auto f = !later && stream ? vjp_together<when, !later, T, F> : vjp_together<when, false, T, F>;
-      f(p + i, v + i, m, K, by, g + i, steep);
+      f(p + i, v + i, m, K, by, g + i, steep, s.asks);
     } else if (K < kSkipFrom) {
       const bool stream = !later && m == 1 && s.stream && aligned(g[i]);
       auto f = stream ? vjp_short<1, when, !later, T, F> : vjp_short<1, when, false, T, F>;
@@ -406,8 +481,13 @@ inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Fa
       f(p + i, v + i, K, by, g + i, steep);
     } else {
       const bool stream = s.stream && aligned(g[i]);
-      const auto f = stream ? vjp_long<when, true, T, F> : vjp_long<when, false, T, F>;
-      f(p[i], v[i], K, by, g[i], s.touched, steep);
+      if constexpr (when == Along::before) {
+        const auto f = stream ? vjp_spread<true, T, F> : vjp_spread<false, T, F>;
+        f(p[i], v[i], K, by, g[i], s.words, steep);
+      } else {
+        const auto f = stream ? vjp_long<when, true, T, F> : vjp_long<when, false, T, F>;
+        f(p[i], v[i], K, by, g[i], s.touched, steep);
+      }
     }
   }
 }
@@ -446,6 +526,7 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   const Workspace<T> workspace(job.K, direct ? 0 : 2 * half);
   Scratch<T> s = workspace.view();
   s.stream = direct && 3 * job.bytes() >= kStreamFrom;
+  s.asks = 3 * job.bytes() >= kAskFrom;
   Scratch<T> upper = s;
   upper.rows += direct ? 0 : half * s.stride;
   T scale[most + kWidth<T>], along[most + kWidth<T>];

@@ -73,7 +73,7 @@ struct Row {
   const T* at(int64_t i) const { return i < full ? x + i * kStep<T> : tail; }
 };
 
-// How passes read the steps of a row: as they stand, or with -inf where its mask does not let an entry be chosen.
+// How passes read the steps of a row: as they stand, with -inf where its mask does not let an entry be chosen, or squared.
 template <class T>
 struct Plainly {
   Vec<T> operator()(const T* at) const { return load(at); }
@@ -85,47 +85,84 @@ struct Behind {
   Vec<T> operator()(const T* at) const { return select<T>(open_lanes<T>(mask + (at - x)), load(at), splat(-kInf<T>)); }
 };
 
-struct Excess {
-  double sum;     // of [x - tau]_+
-  int64_t count;  // of x > tau
+template <class T>
+struct Squared {
+  Vec<T> operator()(const T* at) const { return load(at) * load(at); }  // the padded step is squared: see points_row()
 };
 
-// `steps` steps from `x`: excess over `t` added to `total`, and minus the number of entries above it to `count`. The excess is
-// summed as min(t - x, 0), which takes x from memory without an instruction to load it.
+// What the squares of [x - tau]_+ are to sum to, of entmax with alpha = 1.5. Their sums start from minus that, so that their last
+// digits are those of the difference.
+inline constexpr double kSquares = 4;
+
+struct Excess {
+  double sum;       // of [x - tau]_+
+  int64_t count;    // of x > tau
+  double over = 0;  // what the squares of [x - tau]_+ exceed kSquares by, if they are asked for
+};
+
+// Adds what is negative of `d` as add_negative() does, and its squares if they are asked for.
+template <bool squared, class T>
+inline void add_below(Vec<T> d, Vec<T>& sum, [[maybe_unused]] Vec<T>& squares, Mask<T>& n) {
+#if defined(__AVX512F__)
+  if constexpr (squared) squares = d < Vec<T>{} ? fma(d, d, squares) : squares;
+  add_negative<T>(d, sum, n);
+#else
+  if constexpr (squared) {
+    const Vec<T> under = vmin(d, Vec<T>{});
+    sum += under, squares = fma(under, under, squares), count_where<T>(d < Vec<T>{}, n);
+  } else {
+    add_negative<T>(d, sum, n);
+  }
+#endif
+}
+
+// Adds to a sum, and what rounding takes from it to `lost`: squares of equal entries are all rounded the same way.
+template <class V>
+inline void add_exactly(V more, V& sum, V& lost) {
+  const V next = sum + more, part = next - sum;
+  lost += (sum - (next - part)) + (more - part), sum = next;
+}
+
+// `steps` steps from `x`: excess over `t` added to `total`, its squares to `squares` if they are asked for, and minus the number of
+// entries above to `count`. The excess is summed as min(t - x, 0), which takes x from memory without an instruction to load it.
 // With `ahead` it asks for the entries that many on: the row that comes next.
-template <bool ahead, class T>
-inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Mask<T>& count, int64_t on = 0) {
+template <bool ahead, bool squared, class T, class L = Plainly<T>>
+inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Total<T>& squares, Mask<T>& count, int64_t on = 0,
+                       L read = {}) {
   constexpr int W = kWidth<T>;
   Mask<T> n0 = count, n1{}, n2{}, n3{};
   while (steps > 0) {
     const int64_t turns = std::min(steps, kFold);
     steps -= turns;
-    Vec<T> sum{};
+    Vec<T> sum{}, square{}, lost{};
     for (const T* const end = x + turns * kStep<T>; x != end;) {
-      Vec<T> s0{}, s1{}, s2{}, s3{};
+      Vec<T> s0{}, s1{}, s2{}, s3{}, q0{}, q1{}, q2{}, q3{};
       for (const T* const pause = end - x > kSpan<T> ? x + kSpan<T> : end; x != pause; x += kStep<T>) {
-        const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
-        add_negative<T>(d0, s0, n0);
-        add_negative<T>(d1, s1, n1);
-        add_negative<T>(d2, s2, n2);
-        add_negative<T>(d3, s3, n3);
+        const Vec<T> d0 = t - read(x), d1 = t - read(x + W), d2 = t - read(x + 2 * W), d3 = t - read(x + 3 * W);
+        add_below<squared, T>(d0, s0, q0, n0);
+        add_below<squared, T>(d1, s1, q1, n1);
+        add_below<squared, T>(d2, s2, q2, n2);
+        add_below<squared, T>(d3, s3, q3, n3);
         for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) prefetch_far(x + j + on);
       }
       sum += (s0 + s1) + (s2 + s3);
+      if constexpr (squared) add_exactly((q0 + q1) + (q2 + q3), square, lost);
     }
     total.add(-lanes_sum(sum));
+    if constexpr (squared) squares.add(lanes_sum(square + lost));
   }
   count = (n0 + n1) + (n2 + n3);
 }
 
-template <class T>
-inline Excess excess(const Row<T>& row, T tau, int64_t ahead = 0) {
-  Total<T> total;
+template <bool squared = false, class T, class L = Plainly<T>>
+inline Excess excess(const Row<T>& row, T tau, int64_t ahead = 0, L read = {}) {
+  Total<T> total, squares;
   Mask<T> count{};
-  if (ahead) add_excess<true>(row.x, row.full, splat(tau), total, count, ahead);
-  else add_excess<false>(row.x, row.full, splat(tau), total, count);
-  if (row.steps > row.full) add_excess<false>(row.tail, 1, splat(tau), total, count);
-  return {total.value(), -lanes_sum(count)};
+  squares.add(T(-kSquares));
+  if (ahead) add_excess<true, squared>(row.x, row.full, splat(tau), total, squares, count, ahead, read);
+  else add_excess<false, squared>(row.x, row.full, splat(tau), total, squares, count, 0, read);
+  if (row.steps > row.full) add_excess<false, squared>(row.tail, 1, splat(tau), total, squares, count);
+  return {total.value(), -lanes_sum(count), squares.value()};
 }
 
 template <class T>
@@ -148,13 +185,35 @@ inline T add_down(T tau, double step) {
   return error < 0 ? next_below(next) : next;
 }
 
+// What becomes of an entry v, given how probabilities are made: `below` is negative where v has one, and `share` is it.
+struct Straightly {
+  template <class V>
+  static V below(V tau, V v, V rest) { return (tau - v) + rest; }
+  template <class V>
+  static V share(V d, V scale) { return d * scale; }
+};
+
+// How the probabilities of a row are made; entries up to `bound` have none.
+template <class T>
+struct RowRecipe {
+  T tau, rest, error, scale, bound;
+};
+
+template <class T>
+inline constexpr T kRounding = 2 * std::numeric_limits<T>::epsilon();
+
 template <class T>
 struct Cut {
+  using How = Straightly;
   T tau;
   double rest;    // p = [x - tau - rest]_+ / r
   double sum;     // excess over tau of the entries counted
   int64_t count;
   bool sure = true;  // else the set may be wrong: it is if there are not `count` probabilities
+
+  RowRecipe<T> recipe(double r) const {
+    return {tau, T(rest), -T(kRounding<T> * r / double(count)), T(-1 / r), rest < 0 ? -kInf<T> : tau};
+  }
 };
 
 // Base-2 logarithm of positive, normal numbers, to three digits.
@@ -199,11 +258,11 @@ inline bool is_rounding(double step, T tau, double r, int64_t count) {
 // first step lands below the threshold from either side; from there the steps climb and the counts fall. Equal counts
 // mean equal sets, as the sets {x > tau} are nested; `last` is the size of the set whose step led to `tau`, if one did.
 // An empty cut says that no set was found.
-template <class T>
-inline Cut<T> newton(const Row<T>& row, T tau, T low, double r, int64_t last = -1) {
+template <class T, class L = Plainly<T>>
+inline Cut<T> newton(const Row<T>& row, T tau, T low, double r, int64_t last = -1, L read = {}) {
   Cut<T> cut{low, 0, 0, 0};
   for (int pass = 0, steps = 0; pass < kMostPasses; ++pass) {
-    const Excess e = excess(row, tau);
+    const Excess e = excess(row, tau, 0, read);
     if (e.count == 0) {
       if (steps > 0) return cut;  // the radius is lost in the rounding of a step between the largest numbers of the row
       if (!(tau > low)) break;
@@ -221,29 +280,67 @@ inline Cut<T> newton(const Row<T>& row, T tau, T low, double r, int64_t last = -
 }
 
 // The threshold of a cut whose set was not the right one.
-template <class T>
-inline Cut<T> climb(const Row<T>& row, const Cut<T>& from, T low, double r) {
-  return newton(row, std::max(add_down(from.tau, from.rest), low), low, r, from.count);
+template <class T, class L = Plainly<T>>
+inline Cut<T> climb(const Row<T>& row, const Cut<T>& from, T low, double r, L read = {}) {
+  return newton(row, std::max(add_down(from.tau, from.rest), low), low, r, from.count, read);
 }
 
-inline constexpr int64_t kAheadLimit = 49152;  // longest row that is asked for in advance: two of them fill a second cache
-inline constexpr int64_t kSoonLimit = 8192;    // the same, of rows that are asked for while the one before is written
+inline constexpr int64_t kSoonLimit = 8192;  // longest row that is asked for in advance: the hardware foresees longer ones better
 
-// Two passes from a guess, the second where it leads when corrected by the curvature normal scores would have there. The set
-// that gives is right for more than nine rows in ten: a cut that is not sure shows when it is written.
+// Two passes from a guess, the second where it leads when corrected by the curvature that normal scores would have there, or an
+// exponential tail if that is less. The set that gives is right for more than nine rows in ten: a cut that is not sure shows when it
+// is written.
 template <class T>
 inline Cut<T> draft(const Row<T>& row, T start, T low, double r, double mean, double variance, int64_t ahead) {
   const Excess e = excess(row, start, ahead);
   const double step = (e.sum - r) / double(e.count);
-  const double bend = 1 + step * (e.sum / double(e.count) + start - mean) / (2 * variance);
+  const double over = e.sum / double(e.count), bend = 1 + step * std::min((over + start - mean) / variance, 1 / over) / 2;
   if (e.count == 0) return newton(row, low, low, r);
   if (!(bend > 0.5 && bend < 2)) return climb(row, {start, step, e.sum, e.count}, low, r);
   const T tau = std::max(T(start + step * bend), low);
-  // Of long rows not every one of so many requests is heard the first time.
-  const Excess f = excess(row, tau, ahead > kSoonLimit ? ahead : 0);
+  const Excess f = excess(row, tau);
   if (f.count == 0) return newton(row, low, low, r);
   const Cut<T> cut{tau, (f.sum - r) / double(f.count), f.sum, f.count, false};
   return f.sum <= 2 * r ? cut : climb(row, cut, low, r);
+}
+
+// Where the threshold lies beyond `start`, in steps of Newton's from there, in a row without negative entries. `below` entries are
+// not above `start`, and what they lack of it is `lack` in all: as if their number grew with a power of t, to the third order.
+template <class T, class V>
+inline V bend_of_share(V start, V step, V count, V below, V lack) {
+  const V power = below * start / lack - T(1), part = power * below * step / (count * start * T(2));
+  return T(1) + part * (T(1) + part * T(2) + (power - T(1)) * step / (start * T(3)));
+}
+
+// What is known of K entries that are not negative before their threshold is: their sum, the least of them, and the excess over a
+// place to start from (no entry above it: not known).
+template <class T>
+struct Known {
+  double sum = 0;
+  T least = 0, start = 0;
+  Excess over{0, 0};
+};
+
+// draft() onto the larger part of the sum. Newton's first step, from 0, needs no pass, and where it leaves every entry above it
+// there is nothing more to find.
+template <class T, class L>
+inline Cut<T> draft_share(const Row<T>& row, double K, Known<T> all, T low, double r, int64_t ahead, L read) {
+  const T first = add_down(T(0), (all.sum - r) / K);
+  const auto cut_at = [=](T tau, Excess e, bool sure) {
+    return Cut<T>{tau, (e.sum - r) / double(e.count), e.sum, e.count, sure};
+  };
+  if (all.least > first) return cut_at(first, {all.sum - K * double(first), int64_t(K)}, true);
+  if (all.over.count == 0) {
+    all.start = first, all.over = excess(row, first, ahead, read);
+    if (double(all.over.count) == K) return cut_at(first, all.over, true);
+  }
+  const Cut<T> cut = cut_at(all.start, all.over, true);
+  const double tau = double(cut.tau), count = double(cut.count);
+  const double bend = bend_of_share<double>(tau, cut.rest, count, K - count, cut.sum - (all.sum - K * tau));
+  if (!(bend > 0.5 && bend < 2)) return climb(row, cut, low, r, read);
+  const T next = T(tau + cut.rest * bend);
+  const Excess e = excess(row, next, ahead, read);
+  return e.count > 0 ? cut_at(next, e, false) : climb(row, cut, low, r, read);
 }
 
 // Adds `v` and its squares to sums. If some lanes are `hidden` they are left out, and the others are counted downwards.
@@ -311,6 +408,21 @@ inline void survey_tail(const Row<T>& row, T* maxima, Survey<T>& all) {
   store(block, row.full % kBlock ? vmax(load(block), top) : top);
 }
 
+// A survey of a row, unless it has been `seen`, and once more if entries turn out to be hidden. Returns how many entries the sums
+// are of; 0: all of them.
+template <class T>
+inline double survey_row(const Row<T>& row, T* maxima, bool hidden, bool seen, Survey<T>& all) {
+  const auto look = [&](auto&& over) {
+    all = {}, over(row.x, row.full, maxima ? kBlock : kFold, maxima, all, Plainly<T>());
+    if (row.steps > row.full) survey_tail(row, maxima, all);
+  };
+  if (!seen) look(hidden ? survey<true, T> : survey<false, T>);
+  // Hidden entries show in the sum, as -inf, or as NaN where others overflow.
+  if (!hidden && !(lanes_sum(all.sum) > -kInf<T>) && std::fabs(lanes_max(all.top)) < kInf<T>) hidden = true, look(survey<true, T>);
+  const int64_t full = hidden ? 0 : row.full * kStep<T>;  // the last step counts for itself, and nothing fills it up
+  return hidden || row.steps > row.full ? double(full - lanes_sum(all.open)) : 0;
+}
+
 // Where rows are read that come next: row i of them from `x + i * step`. Null: where the rows at hand go on.
 template <class T>
 struct Next {
@@ -320,6 +432,17 @@ struct Next {
   // Entries from `row`, the i-th at hand, to its successor: `usual` if they stand in one array.
   int64_t ahead(const T* row, int i, int64_t usual) const {
     return x ? int64_t(reinterpret_cast<intptr_t>(x + i * step) - reinterpret_cast<intptr_t>(row)) / int64_t(sizeof(T)) : usual;
+  }
+};
+
+// A row of z^2 - top^2, in units that keep it near 1: a product of what does not cancel.
+template <class T>
+struct Squaring {
+  const T* z;
+  T unit, most;  // near_one(top), top in that unit
+  Vec<T> operator()(Vec<T> v) const {
+    const Vec<T> a = vmax(v, -v) * unit;
+    return select<T>(v == splat(-kInf<T>), v, (a - most) * (a + most));
   }
 };
 
@@ -339,12 +462,16 @@ struct Scratch {
   T* lanes = nullptr;   // small K only: K x W
   T* rows = nullptr;    // `slots` rows of `stride` entries
   int slots = 0;
-  int32_t* touched = nullptr;
+  int32_t* touched = nullptr;  // parts of a row with support; the same memory as
+  uint32_t* words = nullptr;   // its support as bits
   int64_t stride = 0;
   bool stream = false;  // the output is larger than the caches: write past them
+  bool asks = true;     // gradients: is memory far enough to be asked for in advance?
   bool masked = false;  // some entries are hidden
   Next<T> next;
   Masked<T> hide;
+  const Squaring<T>* squares = nullptr;  // rows that are still to be made, of squares, in their slots: the first look does
+  const double* sums = nullptr;  // of rows without negative entries, of which the radius is the larger part; null: not known
 };
 
 // Entries above `bound`, from the blocks that hold any, and -inf to fill the last step. `out` has room for K entries and two
@@ -368,21 +495,17 @@ inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out, L read 
   return end;
 }
 
-template <class T>
-inline constexpr T kRounding = 2 * std::numeric_limits<T>::epsilon();
-
-// Writes the probabilities of `steps` steps: x - tau - rest over r where that is above the rounding error, else 0. Takes the
-// number of those above from `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on.
-template <bool stream, bool ahead, class T, class L = Plainly<T>>
-inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p, Mask<T>& count, int64_t on = 0, L read = {}) {
+// Writes the probabilities of `steps` steps: what lies above the threshold by more than the rounding error has one, others 0. Takes
+// the number of those above from `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on.
+template <bool stream, bool ahead, class How, class T, class L = Plainly<T>>
+inline void write_steps(const T* x, int64_t steps, const RowRecipe<T>& made, T* p, Mask<T>& count, int64_t on = 0, L read = {}) {
   constexpr int W = kWidth<T>;
-  const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(-1 / r));
-  const Vec<T> error = splat(-T(kRounding<T> * r / double(cut.count)));
+  const Vec<T> tau = splat(made.tau), rest = splat(made.rest), scale = splat(made.scale), error = splat(made.error);
   Mask<T> n0 = count, n1{};
   const auto one = [&](int at, Mask<T>& n) {
-    const Vec<T> d = (tau - read(x + at)) + rest;
+    const Vec<T> d = How::below(tau, read(x + at), rest);
     const Mask<T> in = d < error;
-    count_where<T>(in, n), put<stream>(p + at, keep<T>(in, d * scale));
+    count_where<T>(in, n), put<stream>(p + at, keep<T>(in, How::share(d, scale)));
   };
   for (const T* end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>) {
     one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
@@ -393,27 +516,29 @@ inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, 
 
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
 // are not 0.
-template <bool stream, class T, class L = Plainly<T>>
-inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p, int64_t ahead, L read = {}) {
+template <bool stream, class T, class L = Plainly<T>, class C = Cut<T>>
+inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const C& cut, double r, T* p, int64_t ahead, L read = {}) {
+  using How = typename C::How;
+  const RowRecipe<T> made = cut.recipe(r);
   Mask<T> count{};
   if (!maxima) {
-    write_steps<stream, true>(row.x, row.full, cut, r, p, count, K, read);
+    write_steps<stream, true, How>(row.x, row.full, made, p, count, K, read);
   } else {
     constexpr int64_t block = kBlock * kStep<T>;
-    const Vec<T> bound = splat(cut.rest < 0 ? -kInf<T> : cut.tau);
+    const Vec<T> bound = splat(made.bound);
     const T *x = row.x, *const end = x + row.full * kStep<T>;
     const bool soon = K <= kSoonLimit;
     for (T* out = p; end - x >= block; x += block, out += block, maxima += kWidth<T>) {
-      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false>(x, kBlock, cut, r, out, count, 0, read);
+      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false, How>(x, kBlock, made, out, count, 0, read);
       else
         for (int i = 0; i < block; i += kWidth<T>) put<stream>(out + i, Vec<T>{});
       for (int i = 0; soon && i < block; i += kLine<T>) prefetch_far(x + i + ahead);
     }
-    write_steps<stream, false>(x, (end - x) / kStep<T>, cut, r, p + (x - row.x), count, 0, read);
+    write_steps<stream, false, How>(x, (end - x) / kStep<T>, made, p + (x - row.x), count, 0, read);
   }
   if (row.steps > row.full) {
     T last[kStep<T>];
-    write_steps<false, false>(row.tail, 1, cut, r, last, count);
+    write_steps<false, false, How>(row.tail, 1, made, last, count);
     std::copy_n(last, K - row.full * kStep<T>, p + row.full * kStep<T>);
   }
   return -lanes_sum(count);
@@ -438,19 +563,22 @@ inline bool find_sparse(const Row<T>& row, const T* maxima, T low, double r, T* 
   return true;
 }
 
+// Share of the spread, r / (K spread), below which one in a hundred normal scores is above the threshold, or fewer.
+inline constexpr double kSparse = 0.0025;
+
 // `open` is the number of entries that the survey's sums are of; 0: all of them.
 template <class T>
 inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Survey<T>& all, double r, T* picked,
                        bool drafted = false, double open = 0, int64_t ahead = 0) {
   const double n = open > 0 ? open : double(K);
   const T top = lanes_max(all.top), low = add_down(top, -r);
-  const double mean = lanes_sum(all.sum) / n, square = lanes_sum(all.squares) / n;
+  const double mean = lanes_sum(all.sum) / n, square = lanes_sum(all.squares) / n, spread = std::sqrt(square - mean * mean);
   Cut<T> cut;
-  if (maxima && low > mean && find_sparse(row, maxima, low, r, picked, cut)) return cut;
-  const double spread = std::sqrt(square - mean * mean);
+  const bool sparse = low > mean || r < kSparse * n * spread;
+  if (maxima && sparse && find_sparse(row, maxima, low, r, picked, cut)) return cut;
   const T start = guess<T>(splat(T(mean)), splat(T(spread)), splat(T(r / (n * spread))))[0];
   if (!(start > low && start < top)) return newton(row, low, low, r);
-  return drafted ? draft(row, start, low, r, mean, spread * spread, K <= kAheadLimit ? ahead : 0) : newton(row, start, low, r);
+  return drafted ? draft(row, start, low, r, mean, spread * spread, K <= kSoonLimit ? ahead : 0) : newton(row, start, low, r);
 }
 
 // What a row is divided by, given its cut; NaN where entries far from 0 stand beside a small radius: tau's grid is too coarse, and
@@ -487,6 +615,27 @@ inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r,
   return true;
 }
 
+// Writes a row, and once more if the set of its cut was not right. False where the row needs project_any. `top` is its largest
+// entry, or less.
+template <class T, class L = Plainly<T>>
+inline bool write_cut(const Row<T>& row, int64_t K, const T* maxima, Cut<T>& cut, T top, double r, T* p, const Scratch<T>& s,
+                      int64_t ahead, double& threshold, L read = {}) {
+  const double scale = settle(cut, top, r, threshold);
+  if (std::isnan(scale)) return false;
+  const bool late = !cut.sure && row.x == p;  // the entries may be needed once more, so they are not written over yet
+  const auto write = s.stream && aligned(p) && !late ? write_row<true, T, L> : write_row<false, T, L>;
+  T* const out = late ? s.picked : p;
+  if (write(row, K, maxima, cut, scale, out, ahead, read) == cut.count || cut.sure) {
+    if (late) std::copy_n(out, K, p);
+    return true;
+  }
+  cut = climb(row, cut, add_down(top, -r), r, read);
+  if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
+  write(row, K, maxima, cut, r, p, ahead, read);
+  threshold = double(cut.tau) + cut.rest;
+  return true;
+}
+
 // False where the row needs project_any: NaN, +inf, nothing to choose, a radius or entries out of proportion. `seen` is the survey of
 // a row that has been looked at, whose blocks' maxima stand in their place.
 template <class T>
@@ -496,40 +645,36 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   const Row<T> row(x, K);
   T* maxima = K < kBlockedFrom ? nullptr : s.maxima;
   Survey<T> all = seen ? *seen : Survey<T>();
-  bool hidden = s.masked;
-  const auto look = [&](auto&& over) {
-    over(row.x, row.full, maxima ? kBlock : kFold, maxima, all, Plainly<T>());
-    if (row.steps > row.full) survey_tail(row, maxima, all);
-  };
-  if (!seen) look(hidden ? survey<true, T> : survey<false, T>);
+  const double open = survey_row(row, maxima, s.masked, seen != nullptr, all);
   const T top = lanes_max(all.top);
-  if (!(std::fabs(top) < kInf<T>)) return false;
-  // Hidden entries show in the sum, as -inf, or as NaN where others overflow.
-  if (!hidden && !(lanes_sum(all.sum) > -kInf<T>)) hidden = true, all = {}, look(survey<true, T>);
-  if (std::isnan(lanes_sum(all.sum))) return false;
-  const int64_t full = hidden ? 0 : row.full * kStep<T>;  // the last step counts for itself, and nothing fills it up
-  const double open = hidden || row.steps > row.full ? double(full - lanes_sum(all.open)) : 0;
+  if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;
   const int64_t ahead = s.next.ahead(x, 0, K);
   Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true, open, ahead);
-  const double scale = settle(cut, top, r, threshold);
-  if (std::isnan(scale)) return false;
-  const bool late = !cut.sure && x == p;  // the entries may be needed once more, so they are not written over yet
-  const auto write = s.stream && aligned(p) && !late ? write_row<true, T, Plainly<T>> : write_row<false, T, Plainly<T>>;
-  T* const out = late ? s.picked : p;
-  if (write(row, K, maxima, cut, scale, out, ahead, {}) == cut.count || cut.sure) {
-    if (late) std::copy_n(out, K, p);
-    return true;
-  }
-  cut = climb(row, cut, add_down(top, -r), r);
-  if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
-  write(row, K, maxima, cut, r, p, ahead, {});
-  threshold = double(cut.tau) + cut.rest;
-  return true;
+  return write_cut(row, K, maxima, cut, top, r, p, s, ahead, threshold);
+}
+
+// The row of K entries at x, squared if they are read so.
+template <class T, class L>
+inline Row<T> points_row(const T* x, int64_t K, L) {
+  Row<T> row(x, K);
+  for (int64_t i = row.full * kStep<T>; std::is_same_v<L, Squared<T>> && i < K; ++i) row.tail[i - row.full * kStep<T>] *= x[i];
+  return row;
+}
+
+// A row without negative entries, whose radius is the larger part of their sum; false where it needs project_any.
+template <class T, class L>
+inline bool project_share(const T* x, int64_t K, const Known<T>& all, double r, T* p, const Scratch<T>& s, double& threshold,
+                          L read) {
+  if (!plain_radius<T>(r)) return false;
+  const Row<T> row = points_row(x, K, read);
+  // The largest entry is not known, but that it is not negative.
+  Cut<T> cut = draft_share(row, double(K), all, add_down(T(0), -r), r, K <= kSoonLimit ? K : 0, read);
+  return write_cut(row, K, static_cast<const T*>(nullptr), cut, T(0), r, p, s, K, threshold, read);
 }
 
 // A radius of 0: uniform on the maximal entries. False where the row needs project_any.
 template <class T>
-inline bool project_top(const T* x, int64_t K, T* p, double& threshold) {
+inline bool project_top(const T* x, int64_t K, T* p, const Scratch<T>&, double& threshold) {
   constexpr int W = kWidth<T>;
   Vec<T> t0 = splat(-kInf<T>), t1 = t0;
   Mask<T> bad{}, n{};
@@ -547,6 +692,45 @@ inline bool project_top(const T* x, int64_t K, T* p, double& threshold) {
   const Vec<T> share = splat(T(1 / double(lanes_sum(n))));
   for (i = 0; i + W <= K; i += W) store(p + i, keep<T>(load(x + i) == most, share));
   if (i < K) store_part(p + i, keep<T>(tail(i) == most, share), int(K - i));
+  threshold = double(top) + 0.0;  // the zeros of a row may have either sign
+  return true;
+}
+
+// Zeros but for `share` where x is `top`, or (`stream`) past the caches: blocks whose maxima are less are not read.
+template <bool stream, class T>
+inline void write_top(const Row<T>& row, int64_t K, const T* maxima, T top, T share, T* p) {
+  constexpr int64_t block = kBlock * kStep<T>;
+  const Vec<T> most = splat(top), one = splat(share);
+  const int64_t full = row.full * kStep<T>;
+  for (int64_t from = 0; from < full; from += block, maxima += kWidth<T>) {
+    const int64_t end = std::min(from + block, full);
+    if (lane_bits<T>(load(maxima) == most))
+      for (int64_t i = from; i < end; i += kWidth<T>) put<stream>(p + i, keep<T>(load(row.x + i) == most, one));
+    else
+      for (int64_t i = from; i < end; i += kWidth<T>) put<stream>(p + i, Vec<T>{});
+  }
+  for (int64_t i = full; i < K; ++i) p[i] = row.tail[i - full] == top ? share : T(0);
+}
+
+// The same of a row of at least kBlockedFrom entries.
+template <class T>
+inline bool project_top_long(const T* x, int64_t K, T* p, const Scratch<T>& s, double& threshold) {
+  const Row<T> row(x, K);
+  Survey<T> all;
+  survey<false>(row.x, row.full, kBlock, s.maxima, all);
+  if (row.steps > row.full) survey_tail(row, s.maxima, all);
+  const T top = lanes_max(all.top);
+  if (std::isnan(lanes_sum(all.sum)) || !(std::fabs(top) < kInf<T>)) return false;
+  const Vec<T> most = splat(top);
+  Mask<T> n{};
+  const T* maxima = s.maxima;
+  for (int64_t from = 0; from < row.steps; from += kBlock, maxima += kWidth<T>) {
+    if (!lane_bits<T>(load(maxima) == most)) continue;
+    for (int64_t i = from; i < std::min(from + kBlock, row.steps); ++i)
+      for (int j = 0; j < kStep<T>; j += kWidth<T>) n -= load(row.at(i) + j) == most;
+  }
+  const auto write = s.stream && aligned(p) ? write_top<true, T> : write_top<false, T>;
+  write(row, K, s.maxima, top, T(1 / double(lanes_sum(n))), p);
   threshold = double(top) + 0.0;  // the zeros of a row may have either sign
   return true;
 }

@@ -130,4 +130,89 @@ inline void vjp_chosen_long(const uint32_t* words, const T* v, int64_t K, T scal
   write_chosen<stream, true>(words, v, K, size ? T(total.value() / double(size)) : T(0), scale, g, 0);
 }
 
+// What the first pass over a row with w.p finds: its support as bits, and the sums of Moments.
+template <class T>
+class Spread {
+  static constexpr int W = kWidth<T>;
+  static constexpr int64_t kOften = 2 * W;  // words after which sums are folded: each of two chains has added 32 numbers to a lane
+  // Where so many words, or fewer, have support for one that has, v is read for those alone. It is found out chunk by chunk.
+  static constexpr int64_t kFew = 4, kFirst = 64 * W, kChunk = 512 * W;
+
+ public:
+  Spread(const T* p, const T* v, uint32_t* words) : p_(p), v_(v), words_(words) {}
+
+  void add_all(int64_t K) {
+    int64_t with = 0;
+    for (int64_t from = 0, end = std::min(kFirst, K); from < K; from = end, end = std::min(end + kChunk, K)) {
+      const int64_t seen = sparse_ ? add<true>(from, end) : add<false>(from, end);
+      sparse_ = seen * kFew * 32 < end - from, with += seen;
+    }
+    sparse_ = with * kFew * 32 < K;
+  }
+
+  double mean() const { return sum_.value() / double(std::max<int64_t>(size_, 1)); }
+  double along() const { return along_.value() - mean() * all_.value(); }
+  bool sparse() const { return sparse_; }
+
+ private:
+  // The entries [from, end); returns how many words have support. With `skip` v is read for those alone.
+  template <bool skip>
+  int64_t add(int64_t from, int64_t end) {
+    const T *const p = p_, *const v = v_;
+    uint32_t* words = words_ + from / 32;
+    Moments<T, true> even, odd;
+    const auto fold = [&] {
+      sum_.add(lanes_sum(even.sum + odd.sum)), along_.add(lanes_sum(even.along + odd.along)), all_.add(lanes_sum(even.all + odd.all));
+      even.sum = odd.sum = even.along = odd.along = even.all = odd.all = Vec<T>{};
+    };
+    int64_t k = from, seen = 0, added = 0;
+    for (; k + 32 <= end; k += 32) {
+      uint32_t word = 0;
+      for (int j = 0; j < 32; j += W) word |= uint32_t(bits_above<T>(load(p + k + j), Vec<T>{})) << j;
+      *words++ = word, seen += word != 0;
+      if (skip && !word) continue;
+      for (int j = 0; j < 32; j += 2 * W) {
+        even.add(load(p + k + j), load(v + k + j), ~Mask<T>{});
+        odd.add(load(p + k + j + W), load(v + k + j + W), ~Mask<T>{});
+      }
+      if (++added % kOften == 0) fold();
+    }
+    if (k < end) *words = 0;
+    each_vector<T>(end - k, [&](int64_t j, auto get, auto) {
+      const Vec<T> last = get(p + k + j);
+      *words |= uint32_t(bits_above<T>(last, Vec<T>{})) << j;
+      even.add(last, get(v + k + j), ~Mask<T>{});
+    });
+    fold();
+    size_ -= lanes_sum(even.count + odd.count);
+    return seen;
+  }
+
+  const T *p_, *v_;
+  uint32_t* words_;
+  Total<T> sum_, along_, all_;
+  int64_t size_ = 0;
+  bool sparse_ = true;  // do few words have support?
+};
+
+// A row of at least kSkipFrom entries of which w.p is found before its gradient is written, as every entry has a share of it. p is not
+// read again for that. `words` is room for the support.
+template <bool stream, class T, class F>
+inline void vjp_spread(const T* p, const T* v, int64_t K, Factors<T> by, T* g, uint32_t* words, const F& steep) {
+  const auto touch = steep.row(0);
+  Spread<T> all(p, v, words);
+  all.add_all(K);
+  const Vec<T> mean = splat(T(all.mean())), scale = splat(*by.scale), more = splat(T(all.along() * double(*by.each)));
+  const auto one = [=](int64_t at, Mask<T> in, auto get, auto write) {
+    write(g + at, touch(keep<T>(in, get(v + at) - mean) * scale + more, at, get));
+  };
+  const auto none = [=](int64_t at) {
+    for (int64_t j = at; j < at + 32; j += kWidth<T>) put<stream>(g + j, touch(more, j, [](const T* x) { return load(x); }));
+  };
+  if (all.sparse()) each_chosen<T, stream, true>(words, K, one, none);
+  else each_chosen<T, stream, false>(words, K, one, none);
+  if (by.along) *by.along = std::isnan(p[0]) ? p[0] : T(all.along());
+  if (std::isnan(p[0])) std::fill_n(g, K, p[0]);  // a row with NaN is NaN throughout
+}
+
 }  // namespace sparsegen::SPARSEGEN_ISA

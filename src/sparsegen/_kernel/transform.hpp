@@ -43,17 +43,22 @@ inline double make_row(const T* z, T* x, int64_t K, F&& f) {
 template <bool size, class T>
 inline T top_of(const T* x, int64_t K) {
   constexpr int W = kWidth<T>;
-  Vec<T> t0 = splat(-kInf<T>), t1 = t0, t2 = t0, t3 = t0;
-  const auto look = [](Vec<T> v, Vec<T>& top) {
-    if constexpr (size) v = select<T>(v == splat(-kInf<T>), v, vmax(v, -v));
+  const Vec<T> hidden = splat(-kInf<T>);
+  Vec<T> t0 = hidden, t1 = t0, t2 = t0, t3 = t0, l0{}, l1{};
+  const auto look = [=](Vec<T> v, Vec<T>& top, [[maybe_unused]] Vec<T>& low) {
     top = vmax(v, top);
+    if constexpr (size) low = vmin(keep<T>(v != hidden, v), low);
   };
   int64_t i = 0;
-  for (; i + 4 * W <= K; i += 4 * W)
-    look(load(x + i), t0), look(load(x + i + W), t1), look(load(x + i + 2 * W), t2), look(load(x + i + 3 * W), t3);
-  for (; i + W <= K; i += W) look(load(x + i), t0);
-  if (i < K) look(load_closed(x + i, int(K - i)), t1);
-  return lanes_max(vmax(vmax(t0, t1), vmax(t2, t3)));
+  for (; i + 4 * W <= K; i += 4 * W) {
+    look(load(x + i), t0, l0), look(load(x + i + W), t1, l1);
+    look(load(x + i + 2 * W), t2, l0), look(load(x + i + 3 * W), t3, l1);
+  }
+  for (; i + W <= K; i += W) look(load(x + i), t0, l0);
+  if (i < K) look(load_closed(x + i, int(K - i)), t1, l1);
+  const Vec<T> top = vmax(vmax(t0, t1), vmax(t2, t3));
+  const bool open = size && lane_bits<T>(top > hidden);
+  return lanes_max(open ? vmax(top, -vmin(l0, l1)) : top);
 }
 
 // A power of two that brings `top` near 1 without losing anything.
@@ -80,12 +85,24 @@ struct Prepared {
   Way way = Way::project;
   bool outside = false;  // the domain
   bool plain = false;    // the scores are as they are given, none of them hidden: see Sums
+  double sum = 0;        // of the points of a plain row
 };
 
 inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // a radius that makes the row NaN
 
 inline double scaled(double radius, double unit) {
   return std::isinf(radius) ? radius : std::isinf(unit) ? unit : radius * unit;
+}
+
+template <class T>
+inline Squaring<T> squaring(const T* z, T top) {
+  const T unit = near_one(top);
+  return {z, unit, top * unit};
+}
+
+template <class T>
+inline Prepared of_squares(const Squaring<T>& squares, double radius) {
+  return {scaled(radius, double(squares.unit) * double(squares.unit)), double(squares.unit)};
 }
 
 // g(z) to `x`, for a radius that is given.
@@ -112,14 +129,9 @@ inline Prepared make_points(Transform transform, const T* z, T* x, int64_t K, do
     make_row<false>(z, x, K, [=](Vec<T> v) { return select<T>(v == hidden, v, vexpm1<T>(v - most)); });
     return {radius, double(top)};  // in units of e^-top: see scale_exponentials()
   }
-  // z^2 - top^2, as a product of what does not cancel
-  const T unit = near_one(top);
-  const Vec<T> scale = splat(unit), most = splat(top * unit);
-  make_row<false>(z, x, K, [=](Vec<T> v) {
-    const Vec<T> a = vmax(v, -v) * scale;
-    return select<T>(v == hidden, v, (a - most) * (a + most));
-  });
-  return {scaled(radius, double(unit) * double(unit)), double(unit)};
+  const Squaring<T> squares = squaring(z, top);
+  make_row<false>(z, x, K, squares);
+  return of_squares(squares, radius);
 }
 
 // The radii of rows of exponentials, in their units: those of several rows together.
@@ -177,27 +189,37 @@ inline Prepared make_shares(Transform transform, const T* z, T* x, int64_t K, do
 template <class T>
 struct Sums {
   Vec<T> sum{}, low = splat(kInf<T>);  // lanes not yet folded; the least score tells negative and hidden ones
+  Vec<T> over{};                       // minus the excess over a place
+  Mask<T> count{};                     // minus the number of points above it
 
-  // Adds no more than kGroupLimit entries, as exactly as excess() does.
-  template <bool squares>
-  void add(const T* z, int64_t K) {
+  // Adds no more than kGroupLimit entries, as exactly as excess() does. With `made` their squares go to `x`, by whole vectors; with
+  // `places` the excess over `tau` is found as well.
+  template <bool squares, bool made = false, bool places = false>
+  void add(const T* z, int64_t K, [[maybe_unused]] T* x = nullptr, [[maybe_unused]] Vec<T> tau = Vec<T>{}) {
     constexpr int W = kWidth<T>;
-    const auto one = [](Vec<T> v, Vec<T>& s, Vec<T>& l) {
-      if constexpr (squares) s += v * v;
+    const auto one = [&](Vec<T> v, Vec<T>& s, [[maybe_unused]] Vec<T>& o, [[maybe_unused]] Vec<T>& l) {
+      if constexpr (squares) s += v *= v;
       else s += v, l = vmin(v, l);
+      if constexpr (made) store(x, v), x += W;
+      if constexpr (places) add_negative<T>(tau - v, o, count);
     };
     Vec<T> l0 = low, l1 = low;
     int64_t i = 0;
     while (i + kStep<T> <= K) {
-      Vec<T> s0{}, s1{}, s2{}, s3{};
-      for (const int64_t end = std::min(K, i + kSpan<T>); i + kStep<T> <= end; i += kStep<T>)
-        one(load(z + i), s0, l0), one(load(z + i + W), s1, l1), one(load(z + i + 2 * W), s2, l0), one(load(z + i + 3 * W), s3, l1);
-      sum += (s0 + s1) + (s2 + s3);
+      Vec<T> s0{}, s1{}, s2{}, s3{}, o0{}, o1{}, o2{}, o3{};
+      for (const int64_t end = std::min(K, i + kSpan<T>); i + kStep<T> <= end; i += kStep<T>) {
+        one(load(z + i), s0, o0, l0), one(load(z + i + W), s1, o1, l1);
+        one(load(z + i + 2 * W), s2, o2, l0), one(load(z + i + 3 * W), s3, o3, l1);
+      }
+      sum += (s0 + s1) + (s2 + s3), over += (o0 + o1) + (o2 + o3);
     }
     Vec<T> rest{};
-    for (; i + W <= K; i += W) one(load(z + i), rest, l0);
-    if (i < K) one(load_part(z + i, int(K - i)), rest, l1);
-    sum += rest, low = vmin(l0, l1);
+    for (; i + W <= K; i += W) one(load(z + i), rest, over, l0);
+    low = vmin(l0, l1);
+    if (i == K) return void(sum += rest);
+    Vec<T> least = splat(kInf<T>);
+    one(load_part(z + i, int(K - i)), rest, over, least);
+    sum += rest, low = vmin(select<T>(last_lanes<T>(W - int(K - i)), splat(kInf<T>), least), low);
   }
 
   bool negative() const { return lane_bits<T>(low < Vec<T>{}) != 0; }
@@ -205,9 +227,13 @@ struct Sums {
 
 // Between these a sum of squares or of scores that are not negative neither overflows nor is lost, nor is a share of it.
 template <class T>
+inline double least_plain_sum(bool squares) {
+  return squares ? sizeof(T) == 4 ? 0x1p-16 : 0x1p-100 : 1 / double(kBigRadius<T>);
+}
+
+template <class T>
 inline bool plain_sum(double sum, bool squares) {
-  constexpr double small = sizeof(T) == 4 ? 0x1p-16 : 0x1p-100;
-  return sum >= (squares ? small : 1 / kBigRadius<T>) && sum <= kBigRadius<T>;
+  return sum >= least_plain_sum<T>(squares) && sum <= kBigRadius<T>;
 }
 
 // x = z^2

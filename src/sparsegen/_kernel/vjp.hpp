@@ -13,7 +13,7 @@ struct Support {
   Total<T> total;
   Vec<T> sum{};
   Mask<T> count{};
-  void add(Mask<T> on, Vec<T> v) { add_where<T>(on, v, sum), count_where<T>(on, count); }
+  void add(Mask<T> on, Vec<T>, Vec<T> v) { add_where<T>(on, v, sum), count_where<T>(on, count); }
   void fold() { total.add(lanes_sum(sum)), sum = Vec<T>{}; }
 };
 
@@ -86,7 +86,8 @@ inline constexpr bool kAsks = std::is_same_v<F, Straight>;
 // n <= W rows together: what follows the first pass, the means, is done for all of them at once. Meanwhile those that come
 // next, as a rule W K entries on, are asked for. `v` may be `g`.
 template <Along when, bool stream, class T, class F>
-inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep) {
+inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep,
+                         bool asks) {
   constexpr int W = kWidth<T>;
   const int64_t whole = K / W * W, next = n * K;
   const Remainder<T> rest(K);
@@ -96,7 +97,7 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
   // Half of what comes next in each pass: see Turn in layouts.hpp.
   const auto ask = [=](int pass, int i) {
     const int at = pass * n + i;
-    if (!kAsks<F> || K < 2 * W) return;
+    if (!kAsks<F> || !asks || K < 2 * W) return;
     each_line(ps, next, K, at, 2, prefetch), each_line(vs, next, K, at, 2, prefetch);
   };
   for (int i = n; i < W; ++i) sum[i] = wp[i] = all[i] = zero, count[i] = Mask<T>{};
@@ -135,7 +136,7 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
       const Vec<T> pk = load(p + k), w = keep<T>(pk > zero, load(v + k) - mean);
       if (when == Along::after) w0 += w * pk;
       put<stream>(g + k, made(w, k, [](const T* x) { return load(x); }));
-      if (kAsks<F> && !stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
+      if (kAsks<F> && asks && !stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
     }
     if (rest.size) {
       const Vec<T> w = keep<T>(last_p > zero, last_v - mean);
@@ -198,10 +199,9 @@ template <class T>
 inline constexpr int kPart = std::min(kStep<T>, 2 * kLine<T>);
 inline constexpr int64_t kStreamAhead = 2048;  // bytes: the hardware asks too late for what is read once, between such writes
 
-// Long rows: v is not read in parts without support, which are zeroed at once if that is all (`zeroes`); `touched` lists the
-// others.
-template <bool zeroes, bool stream, class T>
-inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t* touched, Support<T>& s) {
+// Long rows: v is not read in parts without support, which are zeroed at once; `touched` lists the others.
+template <bool stream, class T, class S>
+inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t* touched, S& s) {
   constexpr int W = kWidth<T>, N = kPart<T> / W;
   const Vec<T> zero{};
   int64_t n = 0;
@@ -212,10 +212,10 @@ inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t
     if (kVectorBytes < 64) bits = lane_bits<T>(any);
     for (int j = 0; stream && j < kPart<T>; j += kLine<T>) prefetch(p + j + kStreamAhead / sizeof(T));
     if (!bits) {
-      for (int j = 0; zeroes && j < N; ++j) put<stream>(g + j * W, zero);
+      for (int j = 0; j < N; ++j) put<stream>(g + j * W, zero);
       continue;
     }
-    for (int j = 0; j < N; ++j) s.add(on[j], load(v + j * W));
+    for (int j = 0; j < N; ++j) s.add(on[j], load(p + j * W), load(v + j * W));
     touched[n++] = int32_t(i);
     if (n % kFold == 0) s.fold();
   }
@@ -229,11 +229,11 @@ inline T vjp_scale(double r) {
 }
 
 // grad_x = w / r, given 1 / r, and (if wanted) w.p, with w = s o (v - mean_S v), s = [p > 0]; for a row of at least
-// kSkipFrom entries.
+// kSkipFrom entries. Where w.p is wanted before, see vjp_spread() of support.hpp.
 template <Along when, bool stream, class T, class F>
 inline void vjp_long(const T* p, const T* v, int64_t K, Factors<T> by, T* g, int32_t* touched, const F& steep) {
   constexpr int W = kWidth<T>;
-  constexpr bool before = when == Along::before;
+  static_assert(when != Along::before);
   if (std::isnan(p[0])) {
     std::fill_n(g, K, p[0]);
     if (by.along) *by.along = p[0];
@@ -241,8 +241,11 @@ inline void vjp_long(const T* p, const T* v, int64_t K, Factors<T> by, T* g, int
   }
   const int64_t full = K / kPart<T>, end = full * kPart<T>, ahead = K <= kSoonLimit ? K : 0;
   Support<T> s;
-  const int64_t n = gather_parts<!before, stream>(p, v, full, g, touched, s);
-  each_vector<T>(K - end, [&](int64_t at, auto get, auto) { s.add(get(p + end + at) > Vec<T>{}, get(v + end + at)); });
+  const int64_t n = gather_parts<stream>(p, v, full, g, touched, s);
+  each_vector<T>(K - end, [&](int64_t at, auto get, auto) {
+    const Vec<T> pi = get(p + end + at);
+    s.add(pi > Vec<T>{}, pi, get(v + end + at));
+  });
   s.fold();
   const int64_t size = -lanes_sum(s.count);
   const Vec<T> mean = splat(size ? T(s.total.value() / double(size)) : T(0)), scale = splat(*by.scale);
@@ -250,40 +253,20 @@ inline void vjp_long(const T* p, const T* v, int64_t K, Factors<T> by, T* g, int
   const auto whole = [](const T* x) { return load(x); };
   const auto touch = steep.row(0);
   Total<T> along;
-  Vec<T> part{}, more{};
-  if constexpr (before) {
-    for (int64_t t = 0; t < n; ++t) {
-      const int64_t at = touched[t] * int64_t(kPart<T>);
-      for (int64_t i = at; i < at + kPart<T>; i += W) part += centred(load(p + i), load(v + i)) * load(p + i);
-      if (t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
-    }
-    each_vector<T>(K - end, [&](int64_t at, auto get, auto) {
-      const Vec<T> pi = get(p + end + at);
-      part += centred(pi, get(v + end + at)) * pi;
-    });
-    along.add(lanes_sum(part));
-    more = splat(T(along.value() * double(*by.each)));
-  }
+  Vec<T> part{};
   const auto made = [&](Vec<T> p, Vec<T> v, int64_t at, auto get) {
     const Vec<T> w = centred(p, v);
     if (when == Along::after) part += w * p;
-    return touch(before ? w * scale + more : w * scale, at, get);
-  };
-  int64_t done = 0;
-  const auto skip_to = [&](int64_t at) {
-    for (; before && done < at; done += W) put<stream>(g + done, touch(more, done, whole));
-    done = at + kPart<T>;
+    return touch(w * scale, at, get);
   };
   for (int64_t t = 0; t < n; ++t) {
     const int64_t at = touched[t] * int64_t(kPart<T>);
-    skip_to(at);
     for (int64_t i = at; i < at + kPart<T>; i += W) {
       put<stream>(g + i, made(load(p + i), load(v + i), i, whole));
       if (ahead) prefetch_far(p + i + ahead), prefetch_far(v + i + ahead);
     }
     if (when == Along::after && t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};
   }
-  skip_to(end);
   each_vector<T>(K - end, [&](int64_t at, auto get, auto put) {
     put(g + end + at, made(get(p + end + at), get(v + end + at), end + at, get));
   });

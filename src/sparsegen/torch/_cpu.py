@@ -245,6 +245,9 @@ def project_words(x: Tensor, radius: float) -> tuple[Tensor, Tensor | None]:
 
 def project_vjp_rows(p: Tensor, v: Tensor, radius: float, words: Tensor | None) -> Tensor:
     """Gradient of points along the last axis for one radius, given p and, if kept, its support."""
+    quickly = _core.tensor_project_vjp(p, v, radius, words)
+    if quickly is not None:
+        return quickly
     p = settled(p.contiguous())  # as project() returned it, but for hooks on saved tensors
     grad, entries = torch.empty_like(p), p.numel()
     if entries:
