@@ -1,14 +1,14 @@
-"""Maps of rows of at most 64 floats, made into points where they stand transposed: beside bisection, and beside themselves."""
+"""Maps of rows of at most 64 floats, made into points where they stand transposed: beside bisection and themselves."""
 
 from __future__ import annotations
 
 import math
 
 import numpy as np
-import oracle
 import pytest
 import torch
 
+import oracle
 import sparsegen as sg
 import sparsegen.torch as sgt
 from sparsegen._table.maps import MAPS
