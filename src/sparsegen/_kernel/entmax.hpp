@@ -170,7 +170,7 @@ inline void root_row(T* x, int64_t K, T* p, const Scratch<T>& s) {
     const int64_t n = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
     const RootCut<T> bound = climb_root(Row<T>(maxima, n), low, low, 0);
     if (bound.count > 0 && bound.count * 4 <= n) {
-      const Row<T> picked(s.picked, pick(row, maxima, bound.tau, s.picked));
+      const Row<T> picked(s.picked, pick(row.x, row, maxima, bound.tau, s.picked));
       cut = climb_root(picked, bound.tau, bound.tau, 2);
     }
   }

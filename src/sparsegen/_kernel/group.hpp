@@ -43,7 +43,8 @@ class Group {
   Group(Layout& layout, const LaneRadii<T>& radii, int64_t K)
       : layout_(layout), K_(K), r_(load(radii.r)), scale_(load(radii.scale)), plain_(radii.plain) {}
 
-  // The stages, to be called in this order; rows that look() has sorted need no first(). Are entries known to be `hidden`?
+  // The stages, to be called in this order; rows that look() has sorted need no first(). Are -inf among the scores likely? A wrong
+  // guess costs a second look, and changes no bit.
   template <bool hidden>
   void look() {
     Look<T> all;
@@ -55,7 +56,8 @@ class Group {
       all = layout_.template look<hidden>(size);
       const Mask<T> some = (all.sum == splat(-kInf<T>)) & (all.top > splat(-kInf<T>));
       if (lane_bits<T>(some)) look_past_hidden(some, all, size);
-      if (hidden) all.sum = select<T>(all.top > splat(-kInf<T>), all.sum, splat(-kInf<T>));  // there is nothing to choose
+      hidden_ = Layout::kMasked ? hidden || lane_bits<T>(some) : lane_bits<T>(size < splat(T(K_))) != 0;
+      if (hidden || Layout::kMasked) all.sum = select<T>(all.top > splat(-kInf<T>), all.sum, splat(-kInf<T>));  // there is nothing to choose
       mean_ = all.sum / size, variance_ = all.squares / size - mean_ * mean_;
       const Vec<T> spread = vsqrt(variance_);
       start = layout_.start(r_, spread, guess<T>(mean_, spread, r_ / (spread * size)));
@@ -65,6 +67,9 @@ class Group {
     finite_ = lane_bits<T>(finite | some);  // rows that were sorted may have hidden entries
     tau_ = between(start);
   }
+
+  // Were there any?
+  bool hidden() const { return hidden_; }
 
   void first() {
     if (sorted_) return;
@@ -143,7 +148,7 @@ class Group {
   Vec<T> last_ = splat(T(-1));  // size of the set whose Newton step led to tau_: found again, it is the right one
   unsigned plain_, finite_ = 0, hope_ = ~0u;
   int steps_ = 0;  // of Newton's, since tau_ was a guess
-  bool sorted_ = false;
+  bool sorted_ = false, hidden_ = false;
 };
 
 }  // namespace sparsegen::SPARSEGEN_ISA

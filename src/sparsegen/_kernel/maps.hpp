@@ -224,7 +224,7 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   const Workspace<T> workspace(K, job.power ? kPowerSlots * group : group);
   Scratch<T> s = workspace.view();
   s.stream = write && 2 * job.bytes() >= kStreamFrom;
-  s.masked = job.mask != nullptr;
+  s.hidden = job.mask != nullptr;
   const bool soon = job.inner == 1 && K <= kGroupLimit<T>;
   MapBlock<T> block(job, s, soon && read ? group * job.xs.outer : 0, soon && write && !s.stream ? group * job.ps.outer : 0);
   const T* src[kGroup];

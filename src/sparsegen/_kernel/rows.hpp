@@ -149,7 +149,7 @@ inline const uint8_t* mask_of(const J& job, int64_t row) {
 template <class T>
 inline void hide_row(const T* x, const uint8_t* mask, int64_t K, T* to) {
   constexpr int W = kWidth<T>;
-  const auto hide = [=](int64_t k) { store(to + k, select<T>(open_lanes<T>(mask + k), load(x + k), splat(-kInf<T>))); };
+  const auto hide = [=](int64_t k) { store(to + k, hide_vector<T>(load(x + k), mask + k)); };
   int64_t k = 0;
   for (; k + W <= K; k += W) {
     hide(k);
@@ -202,7 +202,8 @@ class Together {
     unsigned undone = 0;
     int i = 0;
     for (; K_ <= kSortLimit && i + W < n_; i += 2 * W) undone |= two(by_lane(i, 0, 2), by_lane(i + W, 1, 2), i);
-    for (; i < n_; i += W) undone |= K_ <= kLaneLimit ? one(by_lane(i, 0, 1), i) : one(by_row(i), i);
+    for (; i < n_; i += W)
+      undone |= K_ <= kLaneLimit ? one(by_lane(i, 0, 1), i) : s_.masks ? one(by_row<Masked<T>>(i), i) : one(by_row<const T*>(i), i);
     return undone;
   }
 
@@ -211,22 +212,27 @@ class Together {
 
   // One of `several` groups that are at work.
   ByLane<T> by_lane(int i, int slot, int several) const {
-    return ByLane<T>(src_ + i, size(i), K_, s_.lanes + slot * K_ * W, several * W, dst_ + i);
+    return ByLane<T>(src_ + i, size(i), K_, s_.lanes + slot * K_ * W, several * W, dst_ + i, masks(i));
   }
 
-  ByRow<T> by_row(int i) const {
-    return ByRow<T>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i, s_.hide.from(i));
+  template <class First>
+  ByRow<T, First> by_row(int i) const {
+    return ByRow<T, First>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i, masks(i), s_.rows, s_.stride);
   }
+
+  const uint8_t* const* masks(int i) const { return s_.masks ? s_.masks + i : nullptr; }
 
   const LaneRadii<T>& radii(int i) {
     if (r_) radii_.set(r_ + i, size(i));
     return radii_;
   }
 
+  // Called: as parts of one function layouts would crowd each other out of the registers.
   template <class Layout>
-  unsigned one(Layout layout, int i) {
+  __attribute__((noinline)) unsigned one(Layout layout, int i) {
     Group<T, Layout> group(layout, radii(i), K_);
-    s_.masked ? group.template look<true>() : group.template look<false>();
+    s_.hidden || (s_.masks && !Layout::kMasked) ? group.template look<true>() : group.template look<false>();
+    s_.hidden = group.hidden();
     group.first(), group.second();
     return write(group, i);
   }
@@ -267,16 +273,15 @@ inline void project_group(const ProjectJob& job, const double* r, const T** src,
   if (K <= kGroupLimit<T> && !tops) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold).run();
   for (; undone; undone &= undone - 1) {
     const int i = __builtin_ctz(undone);
-    if (r[i] == 0 && project_top(src[i], K, dst[i], threshold[i])) continue;
-    const bool behind = K > kGroupLimit<T> && s.hide.x;
+    const T* x = src[i];
+    T* const slot = s.rows + (i < s.slots ? i * s.stride : 0);
+    const bool behind = s.masks && r[i] > 0 && K >= std::max(kBlockedFrom, kGroupLimit<T> + 1);
     Survey<T> all;
-    if (behind) {
-      if (project_behind(s.hide.x[i], s.hide.mask[i], K, r[i], dst[i], s, threshold[i], all)) continue;
-      hide_row(s.hide.x[i], s.hide.mask[i], K, s.rows + i * s.stride);
-    }
-    if (K > kGroupLimit<T> && project_direct(src[i], K, r[i], dst[i], s, threshold[i], behind ? &all : nullptr)) continue;
-    T* slot = s.rows + (s.slots > 1 ? i * s.stride : 0);
-    if (src[i] != slot) std::copy_n(src[i], K, slot);
+    if (behind && project_behind(x, s.masks[i], K, r[i], dst[i], s, threshold[i], all)) continue;
+    if (s.masks) hide_row(x, s.masks[i], K, slot), x = slot;
+    if (r[i] == 0 && project_top(x, K, dst[i], threshold[i])) continue;
+    if (K > kGroupLimit<T> && project_direct(x, K, r[i], dst[i], s, threshold[i], behind ? &all : nullptr)) continue;
+    if (x != slot) std::copy_n(x, K, slot);
     project_any(slot, K, r[i], dst[i], s, threshold[i]);
   }
 }
@@ -322,24 +327,24 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   S* p = static_cast<S*>(job.p);
   const int64_t K = std::max<int64_t>(job.K, kTile<T>);  // shorter rows are filled up with -inf
   const bool in_place = std::is_same_v<S, T> && K == job.K;
-  const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
-  const int group = read && write ? kGroup : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
-  const Workspace<T> workspace(K, read && write ? 1 : group);
+  const bool write = in_place && job.ps.entry == 1;
+  // Rows with a mask are read where they stand too, unless a radius has to be found of them first.
+  const bool read = in_place && job.xs.entry == 1 && (!job.mask || (write && job.rule == Rule::given));
+  const bool behind = read && job.mask, alone = behind && K > kGroupLimit<T>;  // such rows may have to be copied, one by one
+  const int group = read && write && !alone ? kGroup : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
+  const Workspace<T> workspace(K, !read || !write ? group : behind && kCopiesMasked && !alone ? kWidth<T> : 1);
   Scratch<T> s = workspace.view();
   s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written
-  s.masked = job.mask != nullptr;
+  s.hidden = job.mask && !read;
   LaneRadii<T> radii;
   const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
-  // Rows with a mask whose radius is known, and not 0, are brought to their slots by the first look at them; long ones not at all,
-  // if few of their entries matter.
-  const bool in_passing = in_place && job.mask && job.xs.entry == 1 && K > kLaneLimit &&
-                          (K <= kGroupLimit<T> || K >= kBlockedFrom) && !rule && job.radius[0] > 0;
   double r[kGroup], threshold[kGroup];
   std::fill_n(r, kGroup, job.radius[0]);
   radii.set(r, kWidth<T>);
-  const T *src[kGroup], *scores[kGroup];
+  const T* src[kGroup];
   const uint8_t* masks[kGroup];
   T* dst[kGroup];
+  if (behind) s.masks = masks;
   const int first = int(std::min<int64_t>(group, end - begin));
   find_rows<const T>(job, x, job.xs, begin, first, read, s.rows, s.stride, src);
   find_rows(job, p, job.ps, begin, first, write, s.rows, s.stride, dst);
@@ -349,18 +354,9 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
       next_rows<const T>(job, x, job.xs, row, n, group, read, src);
       next_rows(job, p, job.ps, row, n, group, write, dst);
     }
-    if (in_passing) {
-      for (int i = 0; i < n; ++i) {
-        scores[i] = reinterpret_cast<const T*>(x + offset(job, job.xs, row + i));
-        masks[i] = mask_of(job, row + i);
-      }
-      s.hide = {scores, masks};
-    } else if (job.mask) {
-      load_masked(job, x, job.xs, row, n, s);
-    } else if (!read) {
-      load_rows(job, x, job.xs, row, n, s);
-    }
-    if (job.mask && std::is_same_v<S, T> && job.inner == 1)
+    for (int i = 0; behind && i < n; ++i) masks[i] = mask_of(job, row + i);
+    if (!read) job.mask ? load_masked(job, x, job.xs, row, n, s) : load_rows(job, x, job.xs, row, n, s);
+    if (job.mask && (!read || alone) && std::is_same_v<S, T> && job.inner == 1)
       s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
     if (rule) find_radii(job, row, n, src, r);

@@ -65,7 +65,7 @@ struct Row {
     std::copy_n(x + full * kStep<T>, left, tail);
     ++steps;
   }
-  // The same behind a mask, for passes that read it by Behind: only the padded step is a copy.
+  // The same behind a mask, for passes that read it Behind: only the padded step is a copy.
   Row(const T* data, int64_t n, const uint8_t* mask) : Row(data, n) {
     for (int64_t i = full * kStep<T>; i < n; ++i)
       if (!mask[i]) tail[i - full * kStep<T>] = -kInf<T>;
@@ -73,17 +73,65 @@ struct Row {
   const T* at(int64_t i) const { return i < full ? x + i * kStep<T> : tail; }
 };
 
-// How passes read the steps of a row: as they stand, or with -inf where its mask does not let an entry be chosen.
-template <class T>
-struct Plainly {
-  Vec<T> operator()(const T* at) const { return load(at); }
-};
+// A place in a row that stands behind a mask, as a pointer is one in a row without.
 template <class T>
 struct Behind {
   const T* x;
   const uint8_t* mask;
-  Vec<T> operator()(const T* at) const { return select<T>(open_lanes<T>(mask + (at - x)), load(at), splat(-kInf<T>)); }
+  Behind operator+(int64_t n) const { return {x + n, mask + n}; }
+  Behind& operator+=(int64_t n) { return *this = *this + n; }
+  bool operator!=(const Behind& other) const { return x != other.x; }
 };
+
+// The same where the first look brings what it sees to a place of its own, for the passes after it. Bits of a mask cost nothing to
+// be asked for in each pass; where a mask is widened to lanes, that costs more than copying the row.
+inline constexpr bool kCopiesMasked = kVectorBytes < 64;
+
+template <class T>
+struct Copied {
+  const T* x;
+  const uint8_t* mask;
+  T* to;
+  Copied operator+(int64_t n) const { return {x + n, mask + n, to + n}; }
+  Copied& operator+=(int64_t n) { return *this = *this + n; }
+  bool operator!=(const Copied& other) const { return x != other.x; }
+};
+
+template <class T>
+using Masked = std::conditional_t<kCopiesMasked, Copied<T>, Behind<T>>;
+
+// Asks for what stands there.
+template <class T>
+inline void ask_at(const T* x) { prefetch_far(x); }
+template <class T>
+inline void ask_at(Behind<T> at) { prefetch_far(at.x), prefetch_far(at.mask); }
+
+// The entries at a place as they stand; with -inf where the mask does not let them be chosen; and what is made of them, where it
+// does, else 0.
+template <class T>
+inline Vec<T> scores_at(const T* x) { return load(x); }
+template <class T>
+inline Vec<T> scores_at(Behind<T> at) { return load(at.x); }
+template <class T>
+inline Vec<T> chosen_at(const T* x) { return load(x); }
+template <class T>
+inline Vec<T> chosen_at(Behind<T> at) { return hide_vector<T>(load(at.x), at.mask); }
+template <class T>
+inline Vec<T> chosen_at(Copied<T> at) {
+  const Vec<T> v = hide_vector<T>(load(at.x), at.mask);
+  store(at.to, v);
+  return v;
+}
+template <class T>
+inline Vec<T> kept_at(const T*, Vec<T> made) { return made; }
+template <class T>
+inline Vec<T> kept_at(Behind<T> at, Vec<T> made) { return keep<T>(open_lanes<T>(at.mask), made); }
+
+// add_negative() of what is made of the entries at a place.
+template <class T>
+inline void add_negative_at(const T*, Vec<T> d, Vec<T>& sum, Mask<T>& n) { add_negative<T>(d, sum, n); }
+template <class T>
+inline void add_negative_at(Behind<T> at, Vec<T> d, Vec<T>& sum, Mask<T>& n) { add_negative<T>(open_lanes<T>(at.mask), d, sum, n); }
 
 struct Excess {
   double sum;     // of [x - tau]_+
@@ -246,20 +294,44 @@ inline Cut<T> draft(const Row<T>& row, T start, T low, double r, double mean, do
   return f.sum <= 2 * r ? cut : climb(row, cut, low, r);
 }
 
+// Adds the lanes of `v` that are open, and their squares, to sums, and counts them downwards.
+template <class T, class M>
+inline void add_open(M open, Vec<T> v, Vec<T>& sum, Vec<T>& squares, Mask<T>& n) {
+  count_where<T>(open, n);
+#if defined(__AVX512F__)
+  sum = select<T>(open, sum + v, sum), squares = select<T>(open, fma(v, v, squares), squares);
+#else
+  const Vec<T> u = keep<T>(open, v);
+  sum += u, squares = fma(u, u, squares);
+#endif
+}
+
 // Adds `v` and its squares to sums. If some lanes are `hidden` they are left out, and the others are counted downwards.
 template <bool hidden, class T>
 inline void add_moments(Vec<T> v, Vec<T>& sum, Vec<T>& squares, [[maybe_unused]] Mask<T>& n) {
-  if constexpr (hidden) {
-    const Mask<T> open = v != splat(-kInf<T>);  // NaN is
-    count_where<T>(open, n), add_where<T>(open, v, sum);
-#if defined(__AVX512F__)
-    squares = open ? fma(v, v, squares) : squares;
-#else
-    const Vec<T> u = keep<T>(open, v);
-    squares = fma(u, u, squares);
-#endif
+  if constexpr (hidden) add_open<T>(v != splat(-kInf<T>), v, sum, squares, n);  // NaN is open
+  else sum += v, squares = fma(v, v, squares);
+}
+
+// The first look at the W entries at a place: the largest of each lane goes to `top`, and the moments are added to. What the mask
+// does not let be chosen is left out; unless more is known to be `hidden`, -inf among the others shows in the sum.
+template <bool hidden, class T>
+inline void look_at_vector(const T* at, Vec<T>& top, Vec<T>& sum, Vec<T>& squares, Mask<T>& n) {
+  const Vec<T> v = load(at);
+  top = vmax(v, top), add_moments<hidden, T>(v, sum, squares, n);
+}
+
+template <bool hidden, template <class> class Place, class T>
+inline void look_at_vector(Place<T> at, Vec<T>& top, Vec<T>& sum, Vec<T>& squares, Mask<T>& n) {
+  const Open<T> open = open_lanes<T>(at.mask);
+  if constexpr (hidden || std::is_same_v<Place<T>, Copied<T>>) {
+    const Vec<T> v = chosen_at(at);
+    top = vmax(v, top);
+    if constexpr (hidden) add_moments<true, T>(v, sum, squares, n);
+    else add_open<T>(open, v, sum, squares, n);
   } else {
-    sum += v, squares = fma(v, v, squares);
+    const Vec<T> v = load(at.x);
+    top = select<T>(open, vmax(v, top), top), add_open<T>(open, v, sum, squares, n);
   }
 }
 
@@ -274,8 +346,8 @@ struct Survey {
 
 // Adds steps to a survey, in blocks of `R` steps; the maxima of each block, lane by lane, go to `maxima` unless null. If some
 // entries are `hidden`, the sums are of the others.
-template <bool hidden, class T, class L = Plainly<T>>
-inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& all, L read = {}) {
+template <bool hidden, class Place, class T>
+inline void survey(Place x, int64_t steps, int64_t R, T* maxima, Survey<T>& all) {
   constexpr int W = kWidth<T>;
   Vec<T> top = all.top, sum = all.sum, squares = all.squares;
   Mask<T> n = all.open;
@@ -283,11 +355,10 @@ inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& a
     const int64_t turns = std::min(steps, R);
     steps -= turns;
     Vec<T> m0 = splat(-kInf<T>), m1 = m0, s0{}, s1{}, q0{}, q1{};
-    for (const T* end = x + turns * kStep<T>; x != end; x += kStep<T>)
+    for (const Place end = x + turns * kStep<T>; x != end; x += kStep<T>)
       for (int j = 0; j < kStep<T>; j += 2 * W) {
-        const Vec<T> v0 = read(x + j), v1 = read(x + j + W);
-        m0 = vmax(v0, m0), add_moments<hidden, T>(v0, s0, q0, n);
-        m1 = vmax(v1, m1), add_moments<hidden, T>(v1, s1, q1, n);
+        look_at_vector<hidden>(x + j, m0, s0, q0, n);
+        look_at_vector<hidden>(x + (j + W), m1, s1, q1, n);
       }
     m0 = vmax(m0, m1);
     if (maxima) store(maxima, m0), maxima += W;
@@ -323,15 +394,6 @@ struct Next {
   }
 };
 
-// Rows that are still to be brought to their slots, with -inf where their masks do not let an entry be chosen: the first look
-// at them does it in passing.
-template <class T>
-struct Masked {
-  const T* const* x = nullptr;  // null: the rows are where they are looked for
-  const uint8_t* const* mask = nullptr;
-  Masked from(int i) const { return x ? Masked{x + i, mask + i} : Masked{}; }
-};
-
 template <class T>
 struct Scratch {
   T* maxima = nullptr;  // a vector for each block
@@ -342,23 +404,22 @@ struct Scratch {
   int32_t* touched = nullptr;
   int64_t stride = 0;
   bool stream = false;  // the output is larger than the caches: write past them
-  bool masked = false;  // some entries are hidden
+  const uint8_t* const* masks = nullptr;  // of the rows at hand, which are read behind them; null: there are none
+  mutable bool hidden = false;  // were there -inf in the rows before? A wrong guess costs a second look, and no bit
   Next<T> next;
-  Masked<T> hide;
 };
 
 // Entries above `bound`, from the blocks that hold any, and -inf to fill the last step. `out` has room for K entries and two
-// steps. Returns their number with the filling.
-template <class T, class L = Plainly<T>>
-inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out, L read = {}) {
+// steps. The row begins at `place`. Returns their number with the filling.
+template <class Place, class T>
+inline int64_t pick(Place place, const Row<T>& row, const T* maxima, T bound, T* out) {
   const Vec<T> b = splat(bound);
   int64_t n = 0;
   for (int64_t from = 0; from < row.steps; from += kBlock, maxima += kWidth<T>) {
     if (!bits_above<T>(load(maxima), b)) continue;
     for (int64_t i = from; i < std::min(from + kBlock, row.steps); ++i) {
-      const T* x = row.at(i);
-      for (int j = 0; j < kUnroll; ++j) {
-        const Vec<T> v = i < row.full ? read(x + j * kWidth<T>) : load(x + j * kWidth<T>);
+      for (int j = 0; j < kStep<T>; j += kWidth<T>) {
+        const Vec<T> v = i < row.full ? chosen_at(place + (i * kStep<T> + j)) : load(row.tail + j);
         n += pack(out + n, v, bits_above<T>(v, b));
       }
     }
@@ -373,43 +434,43 @@ inline constexpr T kRounding = 2 * std::numeric_limits<T>::epsilon();
 
 // Writes the probabilities of `steps` steps: x - tau - rest over r where that is above the rounding error, else 0. Takes the
 // number of those above from `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on.
-template <bool stream, bool ahead, class T, class L = Plainly<T>>
-inline void write_steps(const T* x, int64_t steps, const Cut<T>& cut, double r, T* p, Mask<T>& count, int64_t on = 0, L read = {}) {
+template <bool stream, bool ahead, class Place, class T>
+inline void write_steps(Place x, int64_t steps, const Cut<T>& cut, double r, T* p, Mask<T>& count, int64_t on = 0) {
   constexpr int W = kWidth<T>;
   const Vec<T> tau = splat(cut.tau), rest = splat(T(cut.rest)), scale = splat(T(-1 / r));
   const Vec<T> error = splat(-T(kRounding<T> * r / double(cut.count)));
   Mask<T> n0 = count, n1{};
   const auto one = [&](int at, Mask<T>& n) {
-    const Vec<T> d = (tau - read(x + at)) + rest;
+    const Vec<T> d = kept_at(x + at, (tau - scores_at(x + at)) + rest);
     const Mask<T> in = d < error;
     count_where<T>(in, n), put<stream>(p + at, keep<T>(in, d * scale));
   };
-  for (const T* end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>) {
+  for (const Place end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>) {
     one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
     for (int j = 0; ahead && !stream && j < kStep<T>; j += kLine<T>) prefetch_to_write(p + j + on);
   }
   count = n0 + n1;
 }
 
-// The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
+// The whole row, which begins at `x`; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
 // are not 0.
-template <bool stream, class T, class L = Plainly<T>>
-inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p, int64_t ahead, L read = {}) {
+template <bool stream, class Place, class T>
+inline int64_t write_row(Place x, const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p, int64_t ahead) {
   Mask<T> count{};
   if (!maxima) {
-    write_steps<stream, true>(row.x, row.full, cut, r, p, count, K, read);
+    write_steps<stream, true>(x, row.full, cut, r, p, count, K);
   } else {
     constexpr int64_t block = kBlock * kStep<T>;
     const Vec<T> bound = splat(cut.rest < 0 ? -kInf<T> : cut.tau);
-    const T *x = row.x, *const end = x + row.full * kStep<T>;
     const bool soon = K <= kSoonLimit;
-    for (T* out = p; end - x >= block; x += block, out += block, maxima += kWidth<T>) {
-      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false>(x, kBlock, cut, r, out, count, 0, read);
+    T* out = p;
+    for (const Place end = x + row.full / kBlock * block; x != end; x += block, out += block, maxima += kWidth<T>) {
+      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false>(x, kBlock, cut, r, out, count);
       else
         for (int i = 0; i < block; i += kWidth<T>) put<stream>(out + i, Vec<T>{});
-      for (int i = 0; soon && i < block; i += kLine<T>) prefetch_far(x + i + ahead);
+      for (int i = 0; soon && i < block; i += kLine<T>) ask_at(x + (i + ahead));
     }
-    write_steps<stream, false>(x, (end - x) / kStep<T>, cut, r, p + (x - row.x), count, 0, read);
+    write_steps<stream, false>(x, row.full % kBlock, cut, r, out, count);
   }
   if (row.steps > row.full) {
     T last[kStep<T>];
@@ -429,12 +490,12 @@ inline bool plain_radius(double r) {
 
 // The cut of a row few of whose entries matter; false where they are many. A subset of the entries, their blocks' maxima, bounds tau
 // from below; the blocks above that bound then hold all that matters.
-template <class T, class L = Plainly<T>>
-inline bool find_sparse(const Row<T>& row, const T* maxima, T low, double r, T* picked, Cut<T>& cut, L read = {}) {
+template <class Place, class T>
+inline bool find_sparse(Place x, const Row<T>& row, const T* maxima, T low, double r, T* picked, Cut<T>& cut) {
   const int64_t blocks = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
   const Cut<T> bound = newton(Row<T>(maxima, blocks), low, low, r);
   if (!(bound.count > 0 && bound.count * 4 <= blocks)) return false;
-  cut = newton(Row<T>(picked, pick(row, maxima, bound.tau, picked, read)), bound.tau, bound.tau, r);
+  cut = newton(Row<T>(picked, pick(x, row, maxima, bound.tau, picked)), bound.tau, bound.tau, r);
   return true;
 }
 
@@ -446,7 +507,7 @@ inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Surv
   const T top = lanes_max(all.top), low = add_down(top, -r);
   const double mean = lanes_sum(all.sum) / n, square = lanes_sum(all.squares) / n;
   Cut<T> cut;
-  if (maxima && low > mean && find_sparse(row, maxima, low, r, picked, cut)) return cut;
+  if (maxima && low > mean && find_sparse(row.x, row, maxima, low, r, picked, cut)) return cut;
   const double spread = std::sqrt(square - mean * mean);
   const T start = guess<T>(splat(T(mean)), splat(T(spread)), splat(T(r / (n * spread))))[0];
   if (!(start > low && start < top)) return newton(row, low, low, r);
@@ -473,17 +534,21 @@ inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r,
                            Survey<T>& all) {
   if (!plain_radius<T>(r)) return false;
   const Row<T> row(x, K, mask);
-  const Behind<T> read{x, mask};
-  survey<true>(row.x, row.full, kBlock, s.maxima, all, read);
-  if (row.steps > row.full) survey_tail(row, s.maxima, all);
+  const Behind<T> place{x, mask};
+  const auto look = [&](auto&& over) {
+    over(place, row.full, kBlock, s.maxima, all);
+    if (row.steps > row.full) survey_tail(row, s.maxima, all);
+  };
+  look(survey<false, Behind<T>, T>);
+  if (!(lanes_sum(all.sum) > -kInf<T>)) all = {}, look(survey<true, Behind<T>, T>);  // the scores have -inf themselves
   const T top = lanes_max(all.top), low = add_down(top, -r);
   const double mean = lanes_sum(all.sum) / -double(lanes_sum(all.open));
   Cut<T> cut;
-  if (!(std::fabs(top) < kInf<T> && low > mean) || !find_sparse(row, s.maxima, low, r, s.picked, cut, read)) return false;
+  if (!(std::fabs(top) < kInf<T> && low > mean) || !find_sparse(place, row, s.maxima, low, r, s.picked, cut)) return false;
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
-  const auto write = s.stream && aligned(p) ? write_row<true, T, Behind<T>> : write_row<false, T, Behind<T>>;
-  write(row, K, s.maxima, cut, scale, p, K, read);
+  const auto write = s.stream && aligned(p) ? write_row<true, Behind<T>, T> : write_row<false, Behind<T>, T>;
+  write(place, row, K, s.maxima, cut, scale, p, K);
   return true;
 }
 
@@ -496,33 +561,34 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   const Row<T> row(x, K);
   T* maxima = K < kBlockedFrom ? nullptr : s.maxima;
   Survey<T> all = seen ? *seen : Survey<T>();
-  bool hidden = s.masked;
+  bool hidden = seen || s.hidden;
   const auto look = [&](auto&& over) {
-    over(row.x, row.full, maxima ? kBlock : kFold, maxima, all, Plainly<T>());
+    over(row.x, row.full, maxima ? kBlock : kFold, maxima, all);
     if (row.steps > row.full) survey_tail(row, maxima, all);
   };
-  if (!seen) look(hidden ? survey<true, T> : survey<false, T>);
+  if (!seen) look(hidden ? survey<true, const T*, T> : survey<false, const T*, T>);
   const T top = lanes_max(all.top);
   if (!(std::fabs(top) < kInf<T>)) return false;
   // Hidden entries show in the sum, as -inf, or as NaN where others overflow.
-  if (!hidden && !(lanes_sum(all.sum) > -kInf<T>)) hidden = true, all = {}, look(survey<true, T>);
+  if (!hidden && !(lanes_sum(all.sum) > -kInf<T>)) hidden = true, all = {}, look(survey<true, const T*, T>);
   if (std::isnan(lanes_sum(all.sum))) return false;
   const int64_t full = hidden ? 0 : row.full * kStep<T>;  // the last step counts for itself, and nothing fills it up
   const double open = hidden || row.steps > row.full ? double(full - lanes_sum(all.open)) : 0;
+  s.hidden = hidden && open < double(K);
   const int64_t ahead = s.next.ahead(x, 0, K);
   Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true, open, ahead);
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
   const bool late = !cut.sure && x == p;  // the entries may be needed once more, so they are not written over yet
-  const auto write = s.stream && aligned(p) && !late ? write_row<true, T, Plainly<T>> : write_row<false, T, Plainly<T>>;
+  const auto write = s.stream && aligned(p) && !late ? write_row<true, const T*, T> : write_row<false, const T*, T>;
   T* const out = late ? s.picked : p;
-  if (write(row, K, maxima, cut, scale, out, ahead, {}) == cut.count || cut.sure) {
+  if (write(x, row, K, maxima, cut, scale, out, ahead) == cut.count || cut.sure) {
     if (late) std::copy_n(out, K, p);
     return true;
   }
   cut = climb(row, cut, add_down(top, -r), r);
   if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
-  write(row, K, maxima, cut, r, p, ahead, {});
+  write(x, row, K, maxima, cut, r, p, ahead);
   threshold = double(cut.tau) + cut.rest;
   return true;
 }
