@@ -57,7 +57,8 @@ class Group {
       const Mask<T> some = (all.sum == splat(-kInf<T>)) & (all.top > splat(-kInf<T>));
       if (lane_bits<T>(some)) look_past_hidden(some, all, size);
       hidden_ = Layout::kMasked ? hidden || lane_bits<T>(some) : lane_bits<T>(size < splat(T(K_))) != 0;
-      if (hidden || Layout::kMasked) all.sum = select<T>(all.top > splat(-kInf<T>), all.sum, splat(-kInf<T>));  // there is nothing to choose
+      const Mask<T> any = all.top > splat(-kInf<T>);  // else there is nothing to choose
+      if (hidden || Layout::kMasked) all.sum = select<T>(any, all.sum, splat(-kInf<T>));
       mean_ = all.sum / size, variance_ = all.squares / size - mean_ * mean_;
       const Vec<T> spread = vsqrt(variance_);
       start = layout_.start(r_, spread, guess<T>(mean_, spread, r_ / (spread * size)));

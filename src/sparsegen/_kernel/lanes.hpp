@@ -86,7 +86,10 @@ inline bool half_left(int64_t K) { return K % 8 > 0 && K % 8 <= 4; }
 
 // W rows, of at least kTile entries each, to K x W; with -inf where their masks, if they have any, do not let an entry be chosen.
 template <bool masked = false, class T>
-__attribute__((noinline)) inline void to_lanes(const T* const* rows, int64_t K, T* lanes, [[maybe_unused]] const uint8_t* const* masks = nullptr) {
+#if defined(__AVX2__)
+__attribute__((noinline))  // a tile needs all the registers there are
+#endif
+inline void to_lanes(const T* const* rows, int64_t K, T* lanes, [[maybe_unused]] const uint8_t* const* masks = nullptr) {
   constexpr int W = kWidth<T>, B = kTile<T>;
   static_assert(B == W, "a mask hides a row of a tile as it hides a vector");
   for (int64_t k = 0; k < K; k += B) {

@@ -56,7 +56,8 @@ class ByRow {
 
   // `written` are the rows of the result, null where it is written past the caches; `masks` is null where there are none, and
   // `slots`, `stride` entries each, are where rows are copied to.
-  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written, const uint8_t* const* masks, T* slots, int64_t stride)
+  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written, const uint8_t* const* masks, T* slots,
+        int64_t stride)
       : rows_(rows), written_(written), masks_(masks), slots_(slots), stride_(stride), n_(n),
         shape_{K, K / W * W, K / kStep<T> * kStep<T>, last_lanes<T>(int(K % W))}, next_(next) {
     for (int i = n; i < W; ++i) sum_[i] = squares_[i] = Vec<T>{}, count_[i] = Mask<T>{};
@@ -116,8 +117,8 @@ class ByRow {
     Mask<T> count[W] = {};
     for (int i = 0; i < n_; ++i) {
       if (!(rows >> i & 1)) continue;
-      // A row that is written over itself must be right the first time.
-      if (!kCopied && rows_[i] == dst[i] && !(sure >> i & 1) && T(count_of(row(i), recipe, i)) != recipe.count[i]) continue;
+      // A row that is written over itself must be right the first time, for it may be needed again.
+      if (rows_[i] == dst[i] && !(sure >> i & 1) && T(count_of(row(i), recipe, i)) != recipe.count[i]) continue;
       ask_for_next(Turn::write, i);
       count[i] = write_row<stream>(shape, row(i), recipe, i, dst[i]);
     }
@@ -402,6 +403,8 @@ class ByLane {
 
  private:
   static constexpr int kHeads = kVectorBytes < 64 ? 0 : 8;  // fewer registers have no room for so many maxima
+  static constexpr int64_t kNear = 2560;  // bytes; more, with their lanes and what comes next, crowd the first cache
+
   // Called, not made part of what calls it: rows without masks would pay for its registers.
   __attribute__((noinline)) static void to_lanes_masked(const T* const* rows, int n, int64_t K, T* lanes, int ahead,
                                                         const uint8_t* const* masks) {
@@ -410,8 +413,6 @@ class ByLane {
     if (n == W) each_line(masks[0] + ahead * K, W * K, 0, 1, prefetch);  // few lines: all of them at once
     to_lanes<true>(rows, K, lanes, n < W ? all : masks);
   }
-
-  static constexpr int64_t kNear = 2560;  // bytes; more, with their lanes and what comes next, crowd the first cache
 
   void ask_for_next(Turn pass) const {
     if (last_) return;  // of a call

@@ -142,6 +142,7 @@ inline void store_rows(const Job& job, S* p, const Strides& strides, int64_t row
 
 template <class J>
 inline const uint8_t* mask_of(const J& job, int64_t row) {
+  if (job.mask_row == kOneMask) return job.mask;
   return job.mask + (job.mask_row ? job.mask_row[row] : row * job.K);
 }
 

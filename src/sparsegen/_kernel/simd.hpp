@@ -174,8 +174,8 @@ inline void store_part(T* p, Vec<T> v, int n) {
 #endif
 }
 
-// The lanes that a mask leaves open: those whose byte is not 0. With AVX-512 a bit each, which comparing bytes gives at once; else a
-// mask of lanes. (The extension has a word for widening bytes that GCC makes a scalar of for each lane.)
+// The lanes that a mask leaves open: those whose byte is not 0. With AVX-512 a bit each, which comparing bytes gives at once; else
+// a mask of lanes. (The extension has a word for widening bytes that GCC makes a scalar of for each lane.)
 #if defined(__AVX512F__)
 template <class T>
 using Open = std::conditional_t<sizeof(T) == 4, __mmask16, __mmask8>;
@@ -207,6 +207,12 @@ inline Open<T> open_lanes(const uint8_t* bytes) {
     std::memcpy(&four, bytes, sizeof four);
     return (Mask<T>)_mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four)) != Mask<T>{};
   }
+#elif defined(__SSE2__)
+  int32_t few = 0;
+  std::memcpy(&few, bytes, kWidth<T>);
+  const __m128i zero = _mm_setzero_si128(), words = _mm_unpacklo_epi8(_mm_cvtsi32_si128(few), zero);
+  const __m128i open = _mm_cmpgt_epi32(_mm_unpacklo_epi16(words, zero), zero);
+  return (Mask<T>)(sizeof(T) == 4 ? open : _mm_unpacklo_epi32(open, open));
 #else
   Mask<T> mask;
   for (int i = 0; i < kWidth<T>; ++i) mask[i] = bytes[i] ? -1 : 0;
@@ -408,8 +414,9 @@ template <class T>
 inline void add_negative(Open<T> open, Vec<T> d, Vec<T>& sum, Mask<T>& n) {
 #if defined(__AVX512F__)
   Open<T> on;  // compared under the mask, which is then waited for last
-  if constexpr (sizeof(T) == 4) on = _mm512_mask_cmp_ps_mask(open, (__m512)d, _mm512_setzero_ps(), _CMP_LT_OQ);
-  else on = _mm512_mask_cmp_pd_mask(open, (__m512d)d, _mm512_setzero_pd(), _CMP_LT_OQ);
+  const Vec<T> zero{};
+  if constexpr (sizeof(T) == 4) on = _mm512_mask_cmp_ps_mask(open, (__m512)zero, (__m512)d, _CMP_GT_OQ);
+  else on = _mm512_mask_cmp_pd_mask(open, (__m512d)zero, (__m512d)d, _CMP_GT_OQ);
   sum = select<T>(on, sum + d, sum), count_where<T>(on, n);
 #else
   add_negative<T>(keep<T>(open, d), sum, n);

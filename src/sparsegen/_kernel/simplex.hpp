@@ -83,8 +83,8 @@ struct Behind {
   bool operator!=(const Behind& other) const { return x != other.x; }
 };
 
-// The same where the first look brings what it sees to a place of its own, for the passes after it. Bits of a mask cost nothing to
-// be asked for in each pass; where a mask is widened to lanes, that costs more than copying the row.
+// The same where the first look copies what it sees, for the passes after it. With AVX-512 a mask costs one instruction whenever it
+// is asked for; where it has to be widened to lanes, that costs more than the copy.
 inline constexpr bool kCopiesMasked = kVectorBytes < 64;
 
 template <class T>
@@ -452,8 +452,8 @@ inline void write_steps(Place x, int64_t steps, const Cut<T>& cut, double r, T* 
   count = n0 + n1;
 }
 
-// The whole row, which begins at `x`; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
-// are not 0.
+// The whole row, which begins at `x`; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number
+// of entries that are not 0.
 template <bool stream, class Place, class T>
 inline int64_t write_row(Place x, const Row<T>& row, int64_t K, const T* maxima, const Cut<T>& cut, double r, T* p, int64_t ahead) {
   Mask<T> count{};
