@@ -137,6 +137,23 @@ inline unsigned above(V a, V b, int) {
   return signs((Int)(a > b));
 }
 
+template <class V>
+inline unsigned above_where(unsigned bits, V a, V b, int how) { return bits & above(a, b, how); }
+
+SPARSEGEN_CALLED V blend(unsigned bits, V no, V yes) {
+  for (int i = 0; i < kLanes<V>; ++i)
+    if (bits >> i & 1) no[i] = yes[i];
+  return no;
+}
+
+template <class V>
+inline V keep(unsigned bits, V v) { return blend(bits, V{}, v); }
+
+template <class V>
+inline __m512i subtract_where(__m512i from, unsigned bits, __m512i a, __m512i b) {
+  return (__m512i)blend(bits, (V)from, (V)a - (V)b);
+}
+
 // Pairs of lanes, or (shuffles) any two of a and two of b, within each 128 bits.
 template <int first, class V>
 inline V unpack(V a, V b) {
@@ -166,15 +183,7 @@ SPARSEGEN_CALLED V permute(V a, V which, V b) {
   return v;
 }
 
-// Bytes of the lower lanes, one for each lane of V.
-template <class V>
-inline __m512i widened_bytes(__m128i bytes) {
-  uint8_t from[16];
-  std::memcpy(from, &bytes, sizeof bytes);
-  V v;
-  for (int i = 0; i < kLanes<V>; ++i) v[i] = from[i];
-  return (__m512i)v;
-}
+inline unsigned other_bytes(__m128i a, __m128i b) { return unsigned(~_mm_movemask_epi8(_mm_cmpeq_epi8(a, b))) & 0xFFFF; }
 
 inline __m128i load_bytes(unsigned bits, const void* from) {
   uint8_t bytes[16] = {};
@@ -240,6 +249,16 @@ inline __m256i extracted(__m512i v, int at) {
 #undef _mm512_extracti64x4_epi64
 #define _mm512_cmp_ps_mask emulate512::above<__m512>
 #define _mm512_cmp_pd_mask emulate512::above<__m512d>
+#undef _mm512_mask_cmp_ps_mask
+#undef _mm512_mask_cmp_pd_mask
+#define _mm512_mask_cmp_ps_mask emulate512::above_where<__m512>
+#define _mm512_mask_cmp_pd_mask emulate512::above_where<__m512d>
+#define _mm512_mask_blend_ps emulate512::blend<__m512>
+#define _mm512_mask_blend_pd emulate512::blend<__m512d>
+#define _mm512_maskz_mov_ps emulate512::keep<__m512>
+#define _mm512_maskz_mov_pd emulate512::keep<__m512d>
+#define _mm512_mask_sub_epi32 emulate512::subtract_where<emulate512::Int16>
+#define _mm512_mask_sub_epi64 emulate512::subtract_where<emulate512::Int8>
 #define _mm512_unpacklo_ps (emulate512::unpack<0, __m512>)
 #define _mm512_unpackhi_ps (emulate512::unpack<1, __m512>)
 #define _mm512_unpacklo_pd (emulate512::unpack<0, __m512d>)
@@ -250,8 +269,8 @@ inline __m256i extracted(__m512i v, int at) {
 #undef _mm512_setr_epi64
 #define _mm512_setr_epi64(...) ((__m512i)emulate512::Int8{__VA_ARGS__})
 #define _mm_maskz_loadu_epi8 emulate512::load_bytes
-#define _mm512_cvtepu8_epi32 emulate512::widened_bytes<emulate512::Int16>
-#define _mm512_cvtepu8_epi64 emulate512::widened_bytes<emulate512::Int8>
+#undef _mm_cmpneq_epi8_mask
+#define _mm_cmpneq_epi8_mask emulate512::other_bytes
 #define _mm512_castsi256_si512 emulate512::widened
 #define _mm512_castsi512_si256(v) emulate512::extracted(v, 0)
 #define _mm512_inserti64x4 emulate512::inserted

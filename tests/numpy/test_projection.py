@@ -13,6 +13,7 @@ import oracle
 import sparsegen as sg
 import strategies
 from sparsegen import _core
+from sparsegen.numpy import _kernel
 
 ENGINES = _core.engines()
 SIZES = [*range(1, 41), 63, 64, 65, 128, 255, 256, 257, 511, 512, 513, 4095, 4096, 4097, 20000, 131072]
@@ -177,6 +178,31 @@ def test_rows_that_are_worked_together_are_told_apart(k, dtype, engine):
             alone, found = sg.project(x[i], r, return_info=True)
             np.testing.assert_array_equal(alone, p[i])
             np.testing.assert_array_equal(found, (info.support_size[i], info.threshold[i]))
+
+
+@pytest.mark.parametrize("k", [3, 10, 12, 16, 17, 21, 50, 64, 65, 130, 256, 530, 1100, 2051])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
+def test_rows_behind_masks_equal_rows_with_minus_inf(k, dtype, engine):
+    rng = np.random.default_rng(k)
+    x, mask = rng.normal(size=(41, k)).astype(dtype), rng.random((41, k)) < 0.8
+    mask[5], mask[6], mask[7] = False, True, np.arange(k) == k - 1
+    x[~mask] = rng.choice([np.nan, np.inf, 9.0], (~mask).sum())  # nothing of it may be seen
+    x[9:12, ::3] = -np.inf  # some rows hide more by themselves,
+    x[20, mask[20].argmax()] = np.nan  # and one is broken
+    hidden, each = np.where(mask, x, -np.inf).astype(dtype), rng.choice([0.0, 0.02, 1.0, 1e30], 41)
+    for r in (0.02, 1.0, 0.4 * k, each):
+        p, info = sg.project(x, r, mask=mask, return_info=True)
+        want, found = sg.project(hidden, r, return_info=True)
+        np.testing.assert_array_equal(p, want)
+        np.testing.assert_array_equal(info, found)
+        good = np.arange(41) != 20
+        if np.isscalar(r):
+            assert_right(p[good], oracle.project_bisect(hidden[good], r))
+        for i in (0, 5, 9, 20, 40):
+            np.testing.assert_array_equal(sg.project(x[i], r if np.isscalar(r) else r[i], mask=mask[i]), p[i])
+    np.testing.assert_array_equal(sg.project(x[:9], 1.0, mask=mask[6]), sg.project(x[:9], 1.0))
+    over = x.copy()
+    np.testing.assert_array_equal(_kernel.project(over, 1.0, 1, mask, out=over), sg.project(x, 1.0, mask=mask))
 
 
 @pytest.mark.parametrize("k", [10, 50, 300, 600, 5000])

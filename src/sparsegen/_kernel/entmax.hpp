@@ -154,7 +154,7 @@ inline void root_row(const T* x, int64_t K, T* p, const Scratch<T>& s, T* spare,
   const Row<T> row(x, K);
   T* const maxima = K < kBlockedFrom ? nullptr : s.maxima;
   Survey<T> all;
-  const double open = survey_row(row, maxima, s.masked, false, all), n = open > 0 ? open : double(K);
+  const double open = survey_row(row, K, maxima, s.hidden, false, all), n = open > 0 ? open : double(K);
   const T top = lanes_max(all.top);
   const double mean = lanes_sum(all.sum) / n, variance = lanes_sum(all.squares) / n - mean * mean;
   if (!(std::isfinite(mean) && std::fabs(top) < kInf<T>) && is_odd(x, K, top, p)) return;
@@ -172,9 +172,9 @@ inline void root_row(const T* x, int64_t K, T* p, const Scratch<T>& s, T* spare,
   const bool late = x == p;  // the entries may be needed once more, so they are not written over yet
   T* const out = late ? s.picked : p;
   const bool stream = s.stream && aligned(p) && !late;
-  const auto write = stream ? write_row<true, T, Plainly<T>, RootCut<T>> : write_row<false, T, Plainly<T>, RootCut<T>>;
+  const auto write = stream ? write_row<true, T, const T*, RootCut<T>> : write_row<false, T, const T*, RootCut<T>>;
   for (int64_t tries = 0, before = -1; cut.count > 0 && tries < kMostPasses; ++tries) {
-    const int64_t wrote = write(row, K, maxima, cut, kRoot, out, ahead, {});
+    const int64_t wrote = write(row, K, maxima, cut, kRoot, out, ahead);
     if (wrote == cut.count || cut.sure) {
       if (late) std::copy_n(out, K, p);
       return;

@@ -38,9 +38,10 @@ struct LaneRadii {
 };
 
 // A layout's first look at its rows, of which entries may be known to be `hidden`. The sums are of the `size` others, so that rows
-// with hidden entries start from a mean and spread as good as other rows'.
+// with hidden entries start from a mean and spread as good as other rows'. Says whether -inf were `found` among the scores.
 template <bool hidden, class T, class Layout>
-__attribute__((always_inline)) inline Look<T> look_past_hidden(Layout& layout, Vec<T>& size) {
+__attribute__((always_inline)) inline Look<T> look_past_hidden(Layout& layout, Vec<T>& size, bool& found) {
+  const Vec<T> most = size;
   Look<T> all = layout.template look<hidden>(size);
   const Mask<T> some = (all.sum == splat(-kInf<T>)) & (all.top > splat(-kInf<T>));
   if (lane_bits<T>(some)) {
@@ -49,7 +50,9 @@ __attribute__((always_inline)) inline Look<T> look_past_hidden(Layout& layout, V
     all.sum = select<T>(some, open.sum, all.sum), all.squares = select<T>(some, open.squares, all.squares);
     size = select<T>(some, count, size);
   }
-  if (hidden) all.sum = select<T>(all.top > splat(-kInf<T>), all.sum, splat(-kInf<T>));  // there is nothing to choose
+  found = Layout::kMasked ? hidden || lane_bits<T>(some) : lane_bits<T>(size < most) != 0;
+  const Mask<T> any = all.top > splat(-kInf<T>);  // else there is nothing to choose
+  if (hidden || Layout::kMasked) all.sum = select<T>(any, all.sum, splat(-kInf<T>));
   return all;
 }
 
@@ -62,7 +65,8 @@ class Group {
   // The rows whose radii are within the range of groups, one bit each.
   unsigned plain() const { return plain_; }
 
-  // The stages, to be called in this order; rows that look() has sorted need no first(). Are entries known to be `hidden`?
+  // The stages, to be called in this order; rows that look() has sorted need no first(). Are -inf among the scores likely? A wrong
+  // guess costs a second look, and changes no bit.
   template <bool hidden>
   __attribute__((noinline)) void look() {
     Look<T> all;
@@ -71,7 +75,7 @@ class Group {
     steps_ = sorted_;  // the threshold of a set lies below the row's, as a step's end does
     if (!sorted_) {
       Vec<T> size = splat(T(K_));
-      all = look_past_hidden<hidden, T>(layout_, size);
+      all = look_past_hidden<hidden, T>(layout_, size, hidden_);
       mean_ = all.sum / size, variance_ = all.squares / size - mean_ * mean_;
       const Vec<T> spread = vsqrt(variance_);
       start = layout_.start(LinearStart<T>{r_, spread, guess<T>(mean_, spread, r_ / (spread * size))});
@@ -81,6 +85,9 @@ class Group {
     finite_ = lane_bits<T>(finite | some);  // rows that were sorted may have hidden entries
     tau_ = between(start);
   }
+
+  // Were there any?
+  bool hidden() const { return hidden_; }
 
   void first() {
     if (sorted_) return;
@@ -166,7 +173,7 @@ class Group {
   Vec<T> last_ = splat(T(-1));  // size of the set whose Newton step led to tau_: found again, it is the right one
   unsigned plain_, finite_ = 0, hope_ = ~0u;
   int steps_ = 0;  // of Newton's, since tau_ was a guess
-  bool sorted_ = false;
+  bool sorted_ = false, hidden_ = false;
 };
 
 }  // namespace sparsegen::SPARSEGEN_ISA

@@ -52,13 +52,16 @@ enum class Rule : int { given = 0, cone = 1, hourglass = 2, total = 3 };
 // What is made of the scores before they are projected: see transform.hpp.
 enum class Transform : int { lin = 0, exp = 1, sq = 2, log = 3 };
 
+// The place of `mask_row` that says: the first mask is that of all rows.
+inline constexpr int64_t kOneMask[1] = {0};
+
 struct ProjectJob : Job {
   const void* x;
   Strides xs;
   void* p;
   Strides ps;
   const uint8_t* mask;       // nonzero: may be chosen; null: every entry
-  const int64_t* mask_row;   // offset of each row's mask; null: row * K
+  const int64_t* mask_row;   // offset of each row's mask, or kOneMask; null: row * K
   int64_t* support;          // this and all below may be null
   double* threshold;
   Rule rule = Rule::given;

@@ -27,14 +27,15 @@ inline bool half_left(int64_t K) {
   return K % kStrip<T> > 0 && K % kStrip<T> <= kStrip<T> / 2;
 }
 
-// W rows, of at least kTile entries each, to K x W.
-template <class T>
-inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
+// W rows, of at least kTile entries each, to K x W; with -inf where their masks, if they have any, do not let an entry be chosen.
+template <bool masked = false, class T>
+inline void to_lanes(const T* const* rows, int64_t K, T* lanes, [[maybe_unused]] const uint8_t* const* masks = nullptr) {
   constexpr int W = kWidth<T>, B = kStrip<T>;
   for (int64_t k = 0; k < K; k += B) {
     if (k + B > K && half_left<T>(K)) {
       HalfStrip<T> half;
       half.load(rows, K - half.B);
+      if constexpr (masked) half.hide(masks, K - half.B);
       half.to_lanes();
       for (int i = 0; i < half.B; ++i) store(lanes + (K - half.B + i) * W, half.get(i));
       return;
@@ -42,6 +43,7 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
     const int64_t from = std::min<int64_t>(k, K - B);  // the last strip overlaps the one before
     Strip<T> strip;
     strip.load(rows, from);
+    if constexpr (masked) strip.hide(masks, from);
     strip.to_lanes();
     for (int i = 0; i < B; ++i) store(lanes + (from + i) * W, strip.get(i));
   }
@@ -82,15 +84,26 @@ inline constexpr bool kHalves = sizeof(T) == 4 && kWidth<T> == 8 && kTile<T> == 
 
 inline bool half_left(int64_t K) { return K % 8 > 0 && K % 8 <= 4; }
 
-// W rows, of at least kTile entries each, to K x W.
-template <class T>
-inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
+// W rows, of at least kTile entries each, to K x W; with -inf where their masks, if they have any, do not let an entry be chosen.
+template <bool masked = false, class T>
+#if defined(__AVX2__)
+__attribute__((noinline))  // a tile needs all the registers there are
+#endif
+inline void to_lanes(const T* const* rows, int64_t K, T* lanes, [[maybe_unused]] const uint8_t* const* masks = nullptr) {
   constexpr int W = kWidth<T>, B = kTile<T>;
+  static_assert(B == W, "a mask hides a row of a tile as it hides a vector");
   for (int64_t k = 0; k < K; k += B) {
     if constexpr (kHalves<T>) {
       if (k + B > K && half_left(K)) {
         HalfTile<T> tile;
-        for (int i = 0; i < tile.B; ++i) tile.load(i, rows, K - tile.B);
+        for (int i = 0; i < tile.B; ++i) {
+          tile.load(i, rows, K - tile.B);
+          if constexpr (masked) {
+            uint8_t bytes[2 * tile.B];
+            for (int j = 0; j < 2; ++j) std::memcpy(bytes + j * tile.B, masks[i + j * tile.B] + (K - tile.B), tile.B);
+            tile.set(i, hide_vector<T>((Vec<T>)tile.row[i], bytes));
+          }
+        }
         tile.transpose();
         for (int i = 0; i < tile.B; ++i) store(lanes + (K - tile.B + i) * W, (Vec<T>)tile.row[i]);
         return;
@@ -98,7 +111,10 @@ inline void to_lanes(const T* const* rows, int64_t K, T* lanes) {
     }
     const int64_t from = std::min<int64_t>(k, K - B);  // the last tile overlaps the one before
     Tile<T> tile;
-    for (int i = 0; i < B; ++i) tile.load(i, rows[i] + from);
+    for (int i = 0; i < B; ++i) {
+      if constexpr (masked) tile.set(i, hide_vector<T>(load(rows[i] + from), masks[i] + from));
+      else tile.load(i, rows[i] + from);
+    }
     tile.transpose();
     for (int i = 0; i < B; ++i) tile.store(i, lanes + (from + i) * W);
   }

@@ -51,22 +51,26 @@ struct LinearStart {
   }
 };
 
-// n <= W rows where they stand, of at least W entries.
-template <class T>
+// n <= W rows where they stand, of at least W entries; those with masks behind them, or as the first look has copied them.
+template <class T, class First>
 class ByRow {
   static constexpr int W = kWidth<T>;
+  using Place = std::conditional_t<std::is_same_v<First, Copied<T>>, const T*, First>;
 
  public:
   static constexpr bool kWrittenTogether = false;
+  static constexpr bool kMasked = !std::is_same_v<First, const T*>;
 
-  // `written` are the rows of the result, null where it is written past the caches; `hide` is where the rows come from.
-  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written, Masked<T> hide, const Squaring<T>* squares)
-      : rows_(rows), written_(written), n_(n), shape_{K, K / W * W, K / kStep<T> * kStep<T>, last_lanes<T>(int(K % W))},
-        next_(next), hide_(hide), squares_(squares) {
+  // `written` are the rows of the result, null where it is written past the caches; `squares` is null unless rows are still to be
+  // made of them, `masks` where there are none, and `slots`, `stride` entries each, are where rows behind masks are copied to.
+  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written, const Squaring<T>* squares = nullptr,
+        const uint8_t* const* masks = nullptr, T* slots = nullptr, int64_t stride = 0)
+      : rows_(rows), written_(written), squares_(squares), masks_(masks), slots_(slots), stride_(stride), n_(n),
+        shape_{K, K / W * W, K / kStep<T> * kStep<T>, last_lanes<T>(int(K % W))}, next_(next) {
     for (int i = n; i < W; ++i) sum_[i] = moments_[i] = Vec<T>{}, count_[i] = Mask<T>{};
   }
 
-  // The sums are of the `size` entries that are not hidden, if some are known to be.
+  // The sums are of the `size` entries that are not hidden, by a mask or if some are known to be.
   template <bool hidden>
   Look<T> look(Vec<T>& size) {
     const Shape shape = shape_;
@@ -75,16 +79,10 @@ class ByRow {
     for (int i = 0; i < W; ++i) from[i] = heads[i < n_ ? i : 0];
     for (int i = 0; i < n_; ++i) {
       ask_for_next(Turn::look, i);
-      if (hidden && hide_.x) {
-        const Hiding row{hide_.x[i], hide_.mask[i], const_cast<T*>(rows_[i])};  // rows_[i] is its slot
-        look_at<hidden>(shape, row, heads[i], sum_[i], moments_[i], count_[i]);
-      } else if (squares_) {
-        make<hidden>(i, heads[i]);
-      } else {
-        look_at<hidden>(shape, rows_[i], heads[i], sum_[i], moments_[i], count_[i]);
-      }
+      if (!kMasked && squares_) make<hidden>(i, heads[i]);
+      else look_at<hidden>(shape, first(i), heads[i], sum_[i], moments_[i], count_[i]);
     }
-    if (hidden) size = fold_counts<T>(count_);
+    if (hidden || kMasked) size = fold_counts<T>(count_);
     to_lanes(from, kHeads, heads_);
     Vec<T> top = load(heads_);
     for (int i = 1; i < kHeads; ++i) top = vmax(load(heads_ + i * W), top);
@@ -97,7 +95,7 @@ class ByRow {
     Mask<T> n[W] = {};
     T heads[kHeads];
     for (int i = 0; i < n_; ++i)
-      if (rows >> i & 1) look_at<true>(shape_, rows_[i], heads, sum[i], squares[i], n[i]);
+      if (rows >> i & 1) look_at<true>(shape_, row(i), heads, sum[i], squares[i], n[i]);
     size = fold_counts<T>(n);
     return {Vec<T>{}, fold_rows<T, Sum>(sum), fold_rows<T, Sum>(squares)};
   }
@@ -130,11 +128,10 @@ class ByRow {
     Mask<T> count[W] = {};
     for (int i = 0; i < n_; ++i) {
       if (!(rows >> i & 1)) continue;
-      const T* x = rows_[i];
-      // A row that is written over itself must be right the first time.
-      if (x == dst[i] && !(sure >> i & 1) && T(count_of<How>(x, recipe, i)) != recipe.count[i]) continue;
+      // A row that is written over itself must be right the first time, for it may be needed again.
+      if (rows_[i] == dst[i] && !(sure >> i & 1) && T(count_of<How>(row(i), recipe, i)) != recipe.count[i]) continue;
       ask_for_next(Turn::write, i);
-      count[i] = write_row<stream, How>(shape, x, recipe, i, dst[i]);
+      count[i] = write_row<stream, How>(shape, row(i), recipe, i, dst[i]);
     }
     return sure | lane_bits<T>(fold_counts<T>(count) == load(recipe.count));
   }
@@ -153,65 +150,40 @@ class ByRow {
     const int64_t K = shape_.K;
     if (next_.x) each_line(next_.x + at / kAskings * next_.step, K, at % kAskings, kAskings, prefetch_far);
     else each_line(rows_, W * K, K, at, kAskings, prefetch_far);
-    if (hide_.x) each_line(hide_.mask, W * K, K, at, kAskings, prefetch_far);
+    if (kMasked && pass == Turn::write) each_line(masks_[i] + W * K, K, 0, 1, prefetch_far);  // few lines: all of them at once
     if (written_) each_line(written_, W * K, K, at, kAskings, prefetch_far_to_write);
   }
 
-  // A place in a row with a mask, which is read by bringing it to its slot.
-  struct Hiding {
-    const T* x;
-    const uint8_t* mask;
-    T* slot;
-    Hiding operator+(int64_t n) const { return {x + n, mask + n, slot + n}; }
-    Hiding& operator+=(int64_t n) { return *this = *this + n; }
-    bool operator!=(const Hiding& other) const { return x != other.x; }
-  };
+  static constexpr bool kCopied = std::is_same_v<First, Copied<T>>;
 
-  // A place in a row of squares, which is read by making it.
-  struct Making {
-    const T* x;
-    T* slot;
-    Squaring<T> made;
-    Making operator+(int64_t n) const { return {x + n, slot + n, made}; }
-    Making& operator+=(int64_t n) {
-      x += n, slot += n;
-      return *this;
-    }
-    bool operator!=(const Making& other) const { return x != other.x; }
-  };
-
-  static Vec<T> look_at_vector(const T* x) { return load(x); }
-  static Vec<T> look_at_vector(const Making& at) {
-    const Vec<T> v = at.made(load(at.x));
-    store(at.slot, v);
-    return v;
+  // Row i for the first look, and for all after it.
+  First first(int i) const {
+    if constexpr (kCopied) return {rows_[i], masks_[i], slots_ + i * stride_};
+    else return row(i);
   }
-  static Vec<T> look_at_vector(const Hiding& at) {
-    const Vec<T> v = select<T>(open_lanes<T>(at.mask), load(at.x), splat(-kInf<T>));
-    store(at.slot, v);
-    return v;
+  Place row(int i) const {
+    if constexpr (kCopied) return slots_ + i * stride_;
+    else if constexpr (kMasked) return {rows_[i], masks_[i]};
+    else return rows_[i];
   }
 
-  template <bool hidden, class Place>
-  static void look_at(const Shape& shape, Place x, T* heads, Vec<T>& sum, Vec<T>& squares, Mask<T>& count) {
+  template <bool hidden, class P>
+  static void look_at(const Shape& shape, P x, T* heads, Vec<T>& sum, Vec<T>& squares, Mask<T>& count) {
     Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, q0{}, q1{};
     Mask<T> n0{}, n1{};
-    const Place end = x + shape.whole, last = x + (shape.K - W);
-    for (const Place stop = x + shape.steps; x != stop; x += kStep<T>)
+    const P end = x + shape.whole, last = x + (shape.K - W);
+    for (const P stop = x + shape.steps; x != stop; x += kStep<T>)
       for (int j = 0; j < kStep<T>; j += 2 * W) {
-        const Vec<T> v0 = look_at_vector(x + j), v1 = look_at_vector(x + (j + W));
-        t0 = vmax(v0, t0), add_moments<hidden, T>(v0, s0, q0, n0);
-        t1 = vmax(v1, t1), add_moments<hidden, T>(v1, s1, q1, n1);
+        look_at_vector<hidden>(x + j, t0, s0, q0, n0);
+        look_at_vector<hidden>(x + (j + W), t1, s1, q1, n1);
       }
-    for (; x != end; x += W) {
-      const Vec<T> v = look_at_vector(x);
-      t0 = vmax(v, t0), add_moments<hidden, T>(v, s0, q0, n0);
-    }
+    for (; x != end; x += W) look_at_vector<hidden>(x, t0, s0, q0, n0);
     if (shape.whole < shape.K) {
-      const Vec<T> v = look_at_vector(last);
-      t1 = vmax(v, t1);
       // What the vectors before have covered counts as hidden, or as 0.
-      add_moments<hidden, T>(select<T>(shape.tail, v, hidden ? splat(-kInf<T>) : Vec<T>{}), s1, q1, n1);
+      constexpr bool counted = hidden || kMasked;
+      const Vec<T> v = chosen_at(last);
+      t1 = vmax(v, t1);
+      add_moments<counted, T>(select<T>(shape.tail, v, counted ? splat(-kInf<T>) : Vec<T>{}), s1, q1, n1);
     }
     sum = s0 + s1, squares = q0 + q1, count = n0 + n1;
     if constexpr (kHeads == W) store(heads, vmax(t0, t1));
@@ -222,7 +194,7 @@ class ByRow {
   // look_at() a row of squares; apart, as it would crowd out the others.
   template <bool hidden>
   __attribute__((noinline)) void make(int i, T* heads) {
-    const Making row{squares_[i].z, const_cast<T*>(rows_[i]), squares_[i]};
+    const Making<T> row{squares_[i].z, const_cast<T*>(rows_[i]), squares_[i]};
     look_at<hidden>(shape_, row, heads, sum_[i], moments_[i], count_[i]);
   }
 
@@ -239,29 +211,31 @@ class ByRow {
       if (!(rows >> i & 1)) continue;
       const Vec<T> t = splat(at[i]);
       if (turn != Turn::later) ask_for_next(turn, i);
+      const auto below = [=](Place at) { return t - scores_at(at); };
       Vec<T> sum{}, s0{}, s1{}, s2{}, s3{}, squares = splat(T(-kSquares / W)), lost{}, q0{}, q1{}, q2{}, q3{};
       Mask<T> n0{}, n1{};
-      const T *x = rows_[i], *const end = x + shape.whole, *const last = x + shape.K - W, *const stop = x + shape.steps;
-      for (;;) {
-        const T* const pause = !first && stop - x > kSpan<T> ? x + kSpan<T> : stop;
-        for (; x != pause; x += kStep<T>) {
-          const Vec<T> d0 = t - load(x), d1 = t - load(x + W), d2 = t - load(x + 2 * W), d3 = t - load(x + 3 * W);
-          add_below<squared, T>(d0, s0, q0, n0);
-          add_below<squared, T>(d1, s1, q1, n1);
-          add_below<squared, T>(d2, s2, q2, n0);
-          add_below<squared, T>(d3, s3, q3, n1);
+      Place x = row(i);
+      const Place end = x + shape.whole, last = x + (shape.K - W);
+      for (int64_t left = shape.steps;;) {
+        const int64_t span = !first && left > kSpan<T> ? kSpan<T> : left;
+        for (const Place pause = x + span; x != pause; x += kStep<T>) {
+          const Vec<T> d0 = below(x), d1 = below(x + W), d2 = below(x + 2 * W), d3 = below(x + 3 * W);
+          add_below_at<squared>(x, d0, s0, q0, n0);
+          add_below_at<squared>(x + W, d1, s1, q1, n1);
+          add_below_at<squared>(x + 2 * W, d2, s2, q2, n0);
+          add_below_at<squared>(x + 3 * W, d3, s3, q3, n1);
         }
-        if (x == stop) break;
+        if ((left -= span) == 0) break;
         sum += (s0 + s1) + (s2 + s3);
         s0 = s1 = s2 = s3 = zero;
         if constexpr (squared) add_exactly((q0 + q1) + (q2 + q3), squares, lost), q0 = q1 = q2 = q3 = zero;
       }
-      if (x != end) add_below<squared, T>(t - load(x), s0, q0, n0), x += W;
-      if (x != end) add_below<squared, T>(t - load(x), s1, q1, n1), x += W;
-      if (x != end) add_below<squared, T>(t - load(x), s2, q2, n0);
+      if (x != end) add_below_at<squared>(x, below(x), s0, q0, n0), x += W;
+      if (x != end) add_below_at<squared>(x, below(x), s1, q1, n1), x += W;
+      if (x != end) add_below_at<squared>(x, below(x), s2, q2, n0);
       if (shape.whole < shape.K) {
-        const Vec<T> d = keep<T>(shape.tail, t - load(last));
-        add_below<squared, T>(d, s3, q3, n1);
+        const Vec<T> d = keep<T>(shape.tail, below(last));
+        add_below_at<squared>(last, d, s3, q3, n1);
       }
       sum_[i] = sum + ((s0 + s1) + (s2 + s3)), count_[i] = n0 + n1;
       if constexpr (squared) moments_[i] = squares + (((q0 + q1) + (q2 + q3)) + lost);
@@ -270,19 +244,19 @@ class ByRow {
 
   // Returns minus the number of probabilities, lanes not yet folded.
   template <bool stream, class How>
-  static Mask<T> write_row(const Shape& shape, const T* x, const Recipe<T>& recipe, int i, T* p) {
+  static Mask<T> write_row(const Shape& shape, Place x, const Recipe<T>& recipe, int i, T* p) {
     const Vec<T> tau = splat(recipe.tau[i]), rest = splat(recipe.rest[i]);
-    const Vec<T> error = splat(-recipe.error[i]), scale = splat(-recipe.scale[i]), last = load(x + shape.K - W);
+    const Vec<T> error = splat(-recipe.error[i]), scale = splat(-recipe.scale[i]);
+    const Vec<T> last = below<How>(tau, rest, x + (shape.K - W));
     Mask<T> n0{}, n1{};
-    const auto probability = [=](Vec<T> v, Mask<T>& n, Mask<T> counted) {
-      const Vec<T> d = How::below(tau, v, rest);
+    const auto probability = [=](Vec<T> d, Mask<T>& n, Mask<T> counted) {
       const Mask<T> on = d < error;
       count_where<T>(on & counted, n);
       return keep<T>(on, How::share(d, scale));
     };
-    const auto one = [&](int at, Mask<T>& n) { put<stream>(p + at, probability(load(x + at), n, ~Mask<T>{})); };
-    const T* const end = x + shape.whole;
-    for (const T* stop = x + shape.steps; x != stop; x += kStep<T>, p += kStep<T>) {
+    const auto one = [&](int at, Mask<T>& n) { put<stream>(p + at, probability(below<How>(tau, rest, x + at), n, ~Mask<T>{})); };
+    const Place end = x + shape.whole;
+    for (const Place stop = x + shape.steps; x != stop; x += kStep<T>, p += kStep<T>) {
       one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
     }
     for (; x != end; x += W, p += W) one(0, n0);
@@ -291,22 +265,28 @@ class ByRow {
     return n0 + n1;
   }
 
+  // How far the entries lie below the threshold; 0 of those that may not be chosen.
   template <class How>
-  int64_t count_of(const T* x, const Recipe<T>& recipe, int i) const {
+  static Vec<T> below(Vec<T> tau, Vec<T> rest, Place at) { return kept_at(at, How::below(tau, scores_at(at), rest)); }
+
+  template <class How>
+  int64_t count_of(Place x, const Recipe<T>& recipe, int i) const {
     const Vec<T> tau = splat(recipe.tau[i]), rest = splat(recipe.rest[i]), error = splat(-recipe.error[i]);
     Mask<T> n{};
-    for (int64_t k = 0; k < shape_.whole; k += W) n -= How::below(tau, load(x + k), rest) < error;
-    if (shape_.whole < shape_.K) n -= (How::below(tau, load(x + shape_.K - W), rest) < error) & shape_.tail;
+    for (int64_t k = 0; k < shape_.whole; k += W) n -= below<How>(tau, rest, x + k) < error;
+    if (shape_.whole < shape_.K) n -= (below<How>(tau, rest, x + (shape_.K - W)) < error) & shape_.tail;
     return lanes_sum(n);
   }
 
   const T* const* rows_;
   T* const* written_;
+  const Squaring<T>* squares_;
+  const uint8_t* const* masks_;
+  T* slots_;
+  int64_t stride_;
   int n_;
   Shape shape_;
   Next<T> next_;
-  Masked<T> hide_;
-  const Squaring<T>* squares_;
   Vec<T> sum_[W], moments_[W];  // of each row, lanes not yet folded
   Mask<T> count_[W];
   alignas(kVectorBytes) T heads_[kHeads * W];
@@ -331,25 +311,29 @@ inline bool sort_if_short(int64_t K, const T* lanes, Look<T>& all, F&& cut) {
   else return sort_if_short<T, N + 1>(K, lanes, all, cut);
 }
 
-// W rows of K >= kTile entries, transposed into `lanes`.
+// W rows of K >= kTile entries, transposed into `lanes`; what their masks hide is -inf there.
 template <class T>
 class ByLane {
   static constexpr int W = kWidth<T>;
 
  public:
+  static constexpr bool kMasked = false;          // what is hidden is seen by its value
   static constexpr bool kWrittenTogether = true;  // a wrong set in one row has all of them written again: a third pass pays
 
-  // `ahead` rows on are those that come next, in the scores and in the result `written`.
-  __attribute__((always_inline)) ByLane(const T* const* rows, int n, int64_t K, T* lanes, int ahead, T* const* written)
+  // `ahead` rows on are those that come next, in the scores, in the result `written` and in the masks, if there are any.
+  __attribute__((always_inline)) ByLane(const T* const* rows, int n, int64_t K, T* lanes, int ahead, T* const* written,
+                                        const uint8_t* const* masks = nullptr)
       : next_(rows[0] + ahead * K), written_(written[0] + ahead * K), K_(K), lanes_(lanes), last_(n < W) {
     ask_for_next(Turn::look);
-    if (n == 1) {
+    if (masks) {
+      to_lanes_masked(rows, n, K, lanes, ahead, masks);
+    } else if (n == 1) {
       to_all_lanes(rows[0], K, lanes);
-      return;
+    } else {
+      const T* all[W];
+      for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0];
+      to_lanes(n < W ? all : rows, K, lanes);
     }
-    const T* all[W];
-    for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0];
-    to_lanes(n < W ? all : rows, K, lanes);
   }
 
   // Four chains of additions here and below: with fewer, each waits for the one before.
@@ -447,6 +431,22 @@ class ByLane {
  private:
   static constexpr int kHeads = kVectorBytes < 64 ? 0 : 8;  // fewer registers have no room for so many maxima
   static constexpr int64_t kNear = 2560;  // bytes; more, with their lanes and what comes next, crowd the first cache
+
+  // Called, not made part of what calls it: rows without masks would pay for its registers.
+  __attribute__((noinline)) static void to_lanes_masked(const T* const* rows, int n, int64_t K, T* lanes, int ahead,
+                                                        const uint8_t* const* masks) {
+    if (n == 1) {
+      to_all_lanes(rows[0], K, lanes);
+      for (int64_t k = 0; k < K; ++k)
+        if (!masks[0][k]) store(lanes + k * W, splat(-kInf<T>));
+      return;
+    }
+    const T* all[W];
+    const uint8_t* behind[W];
+    for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0], behind[i] = masks[i < n ? i : 0];
+    if (n == W) each_line(masks[0] + ahead * K, W * K, 0, 1, prefetch);  // few lines: all of them at once
+    to_lanes<true>(n < W ? all : rows, K, lanes, n < W ? behind : masks);
+  }
 
   void ask_for_next(Turn pass) const {
     if (last_) return;  // of a call

@@ -114,35 +114,36 @@ class MapBlock {
   unsigned shares_alone(int64_t row, int n, const T* const* src, Prepared* made, T* const* dst) const {
     unsigned done = 0;
     for (int i = 0; i < n; ++i)
-      if (squares_ ? share_alone(row + i, src[i], made[i], dst[i], Squared<T>())
-                   : share_alone(row + i, src[i], made[i], dst[i], Plainly<T>()))
+      if (squares_ ? share_alone(row + i, src[i], made[i], dst[i], Squared<T>{src[i]})
+                   : share_alone(row + i, src[i], made[i], dst[i], src[i]))
         keep(row + i, made[i]), done |= 1u << i;
     return done;
   }
 
-  template <class L>
-  bool share_alone(int64_t row, const T* z, Prepared& made, T* p, L read) const {
+  // Its points are read at `x`.
+  template <class Place>
+  bool share_alone(int64_t row, const T* z, Prepared& made, T* p, Place x) const {
     const double part = job_.radius_of(row);
     const bool larger = part >= 0.5 && part < 1;
     Known<T> all;
-    if (larger && job_.K >= kSampledFrom) all.start = threshold_of_some(z, part, read);
+    if (larger && job_.K >= kSampledFrom) all.start = threshold_of_some(z, part, x);
     const bool negative = all.start > 0 ? sum_long<true>(z, all) : sum_long<false>(z, all);
     made = of_sum(row, all.sum, negative);
     double threshold;
-    return larger && made.plain && project_share(z, job_.K, all, made.radius, p, s_, threshold, read);
+    return larger && made.plain && project_share(x, job_.K, all, made.radius, p, s_, threshold);
   }
 
   // Of the first entries of a long row: where the threshold of all of them will be, as a rule.
-  template <class L>
-  static T threshold_of_some(const T* z, double part, L read) {
+  template <class Place>
+  static T threshold_of_some(const T* z, double part, Place x) {
     constexpr int64_t some = kGroupLimit<T>;
     Sums<T> of;
-    of.template add<std::is_same_v<L, Squared<T>>>(z, some);
+    of.template add<std::is_same_v<Place, Squared<T>>>(z, some);
     Known<T> all;
     all.sum = double(lanes_sum(of.sum));
     if (!plain_sum<T>(all.sum, false)) return 0;
     const double r = part * all.sum;
-    const Cut<T> cut = draft_share(points_row(z, some, read), double(some), all, T(-r), r, 0, read);
+    const Cut<T> cut = draft_share(Row<T, Place>(x, some), double(some), all, T(-r), r, 0);
     return T(cut.tau + cut.rest);
   }
 
@@ -247,7 +248,7 @@ class MapBlock {
     for (int i = 0; i < m; i += W) {
       const int rows = std::min(W, m - i);
       const auto by_lane = [&] { return ByLane<T>(from + i, rows, K, s_.lanes, W, to + i); };
-      const auto by_row = [&] { return ByRow<T>(from + i, rows, K, next.from(i), written_ ? to + i : nullptr, {}, nullptr); };
+      const auto by_row = [&] { return ByRow<T, const T*>(from + i, rows, K, next.from(i), written_ ? to + i : nullptr); };
       unsigned left = K <= kLaneLimit ? find_roots(by_lane(), rows, K, to + i) : find_roots(by_row(), rows, K, to + i);
       for (; left; left &= left - 1) {
         const int j = i + __builtin_ctz(left);
@@ -263,8 +264,12 @@ class MapBlock {
     RootGroup<T, Layout> group(layout, K);
     const unsigned rows = (1u << n) - 1;
     const bool stream = !Layout::kWrittenTogether && s_.stream && K % kWidth<T> == 0 && all_aligned(dst, n);
-    if (stream) return s_.masked ? group.template run<true, true>(rows, dst) : group.template run<false, true>(rows, dst);
-    return s_.masked ? group.template run<true, false>(rows, dst) : group.template run<false, false>(rows, dst);
+    const auto run = [&](auto past) {
+      return s_.hidden ? group.template run<true, past.value>(rows, dst) : group.template run<false, past.value>(rows, dst);
+    };
+    const unsigned left = stream ? run(std::true_type()) : run(std::false_type());
+    s_.hidden = group.hidden();
+    return left;
   }
 
   void keep(int64_t row, const Prepared& made) const {
@@ -329,7 +334,7 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   Scratch<T> s = workspace.view(), out = s;
   if (apart) out.rows += group * s.stride;
   s.stream = write && 2 * job.bytes() >= kStreamFrom;
-  s.masked = job.mask != nullptr;
+  s.hidden = job.mask != nullptr;
   const bool soon = job.inner == 1 && K <= kGroupLimit<T>;
   MapBlock<T> block(job, s, soon && read ? group * job.xs.outer : 0, soon && write && !s.stream ? group * job.ps.outer : 0);
   const T* src[kGroup];

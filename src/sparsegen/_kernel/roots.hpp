@@ -50,7 +50,8 @@ class RootGroup {
  public:
   RootGroup(Layout& layout, int64_t K) : layout_(layout), K_(K) {}
 
-  // Writes those of `rows`, one bit each, that it has an answer for; returns the others. Are entries known to be `hidden`?
+  // Writes those of `rows`, one bit each, that it has an answer for; returns the others. Are -inf among the scores likely? See
+  // Group::look().
   template <bool hidden, bool stream>
   unsigned run(unsigned rows, T* const* dst) {
     look<hidden>();
@@ -59,6 +60,9 @@ class RootGroup {
     pass(Turn::second);
     return write<stream>(rows, dst);
   }
+
+  // Were there any?
+  bool hidden() const { return hidden_; }
 
  private:
   static constexpr int kClimbs = 4;  // more help nobody but rows with an entry at the threshold
@@ -70,7 +74,7 @@ class RootGroup {
     sorted_ = layout_.sorted(all, [&](auto n, Vec<T>* v) { start = sorted_root<n.value, T>(v); });
     if (!sorted_) {
       Vec<T> size = splat(T(K_));
-      all = look_past_hidden<hidden, T>(layout_, size);
+      all = look_past_hidden<hidden, T>(layout_, size, hidden_);
       mean_ = all.sum / size, variance_ = all.squares / size - mean_ * mean_;
       const Vec<T> spread = vsqrt(variance_), share = T(kSquares) / (size * variance_);
       start = layout_.start(RootStart<T>{spread, guess_root<T>(mean_, spread, share)});
@@ -135,7 +139,7 @@ class RootGroup {
   Vec<T> mean_, variance_, top_, low_, tau_, sum_, count_, over_, rest_;
   Mask<T> real_;
   unsigned plain_ = 0, hope_ = ~0u;
-  bool sorted_ = false;
+  bool sorted_ = false, hidden_ = false;
 };
 
 }  // namespace sparsegen::SPARSEGEN_ISA

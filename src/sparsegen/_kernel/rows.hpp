@@ -141,6 +141,7 @@ inline void store_rows(const Job& job, S* p, const Strides& strides, int64_t row
 
 template <class J>
 inline const uint8_t* mask_of(const J& job, int64_t row) {
+  if (job.mask_row == kOneMask) return job.mask;
   return job.mask + (job.mask_row ? job.mask_row[row] : row * job.K);
 }
 
@@ -148,7 +149,7 @@ inline const uint8_t* mask_of(const J& job, int64_t row) {
 template <class T>
 inline void hide_row(const T* x, const uint8_t* mask, int64_t K, T* to) {
   constexpr int W = kWidth<T>;
-  const auto hide = [=](int64_t k) { store(to + k, select<T>(open_lanes<T>(mask + k), load(x + k), splat(-kInf<T>))); };
+  const auto hide = [=](int64_t k) { store(to + k, hide_vector<T>(load(x + k), mask + k)); };
   int64_t k = 0;
   for (; k + W <= K; k += W) {
     hide(k);
@@ -214,7 +215,8 @@ class Together {
     unsigned undone = 0;
     int i = 0;
     for (; K_ <= kSortLimit && i + W < n_; i += 2 * W) undone |= two(by_lane(i, 0, 2), by_lane(i + W, 1, 2), i);
-    for (; i < n_; i += W) undone |= K_ <= kLaneLimit ? one(by_lane(i, 0, 1), i) : one(by_row(i), i);
+    for (; i < n_; i += W)
+      undone |= K_ <= kLaneLimit ? one(by_lane(i, 0, 1), i) : s_.masks ? one(by_row<Masked<T>>(i), i) : one(by_row<const T*>(i), i);
     return undone;
   }
 
@@ -223,15 +225,18 @@ class Together {
 
   T* lanes(int slot) const { return s_.lanes + slot * K_ * W; }
 
-  // One of `several` groups that are at work.
-  ByLane<T> by_lane(int i, int slot, int several) const {
-    return ByLane<T>(src_ + i, size(i), K_, lanes(slot), several * W, dst_ + i);
+  // One of `several` groups that are at work. (Called, it would be copied from where it is made.)
+  __attribute__((always_inline)) ByLane<T> by_lane(int i, int slot, int several) const {
+    return ByLane<T>(src_ + i, size(i), K_, lanes(slot), several * W, dst_ + i, masks(i));
   }
 
-  ByRow<T> by_row(int i) const {
-    return ByRow<T>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i, s_.hide.from(i),
-                    s_.squares ? s_.squares + i : nullptr);
+  template <class First>
+  ByRow<T, First> by_row(int i) const {
+    return ByRow<T, First>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i,
+                           s_.squares ? s_.squares + i : nullptr, masks(i), s_.rows, s_.stride);
   }
+
+  const uint8_t* const* masks(int i) const { return s_.masks ? s_.masks + i : nullptr; }
 
   // The radii of a group from the i-th row on, whose rows stand in a slot of the lanes if they are transposed.
   const LaneRadii<T>& radii(int i, int slot = 0) {
@@ -249,8 +254,9 @@ class Together {
     return made || (!Layout::kWrittenTogether && s_.sums);
   }
 
+  // Called: as parts of one function layouts would crowd each other out of the registers.
   template <class Layout>
-  unsigned one(Layout layout, int i) {
+  __attribute__((noinline)) unsigned one(Layout&& layout, int i) {
     Group<T, Layout> group(layout, radii(i), K_);
     if (maker_ && !group.plain()) return ((1u << size(i)) - 1) << i;
     alignas(kVectorBytes) T sums[W] = {};
@@ -258,7 +264,8 @@ class Together {
       group.share(load(sums));
       return write(group, i);
     }
-    s_.masked ? group.template look<true>() : group.template look<false>();
+    s_.hidden || (s_.masks && !Layout::kMasked) ? group.template look<true>() : group.template look<false>();
+    s_.hidden = group.hidden();
     group.first(), group.second();
     return write(group, i);
   }
@@ -301,16 +308,15 @@ inline void project_group(const ProjectJob& job, double* r, const T** src, int n
   if (K <= kGroupLimit<T> && !tops) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold, maker).run();
   for (; undone; undone &= undone - 1) {
     const int i = __builtin_ctz(undone);
-    if (r[i] == 0 && (K < kBlockedFrom ? project_top<T> : project_top_long<T>)(src[i], K, dst[i], s, threshold[i])) continue;
-    const bool behind = K > kGroupLimit<T> && s.hide.x;
+    const T* x = src[i];
+    T* const slot = s.rows + (i < s.slots ? i * s.stride : 0);
+    const bool behind = s.masks && r[i] > 0 && K >= std::max(kBlockedFrom, kGroupLimit<T> + 1);
     Survey<T> all;
-    if (behind) {
-      if (project_behind(s.hide.x[i], s.hide.mask[i], K, r[i], dst[i], s, threshold[i], all)) continue;
-      hide_row(s.hide.x[i], s.hide.mask[i], K, s.rows + i * s.stride);
-    }
-    if (K > kGroupLimit<T> && project_direct(src[i], K, r[i], dst[i], s, threshold[i], behind ? &all : nullptr)) continue;
-    T* slot = s.rows + (s.slots > 1 ? i * s.stride : 0);
-    if (src[i] != slot) std::copy_n(src[i], K, slot);
+    if (behind && project_behind(x, s.masks[i], K, r[i], dst[i], s, threshold[i], all)) continue;
+    if (s.masks) hide_row(x, s.masks[i], K, slot), x = slot;
+    if (r[i] == 0 && (K < kBlockedFrom ? project_top<T> : project_top_long<T>)(x, K, dst[i], s, threshold[i])) continue;
+    if (K > kGroupLimit<T> && project_direct(x, K, r[i], dst[i], s, threshold[i], behind ? &all : nullptr)) continue;
+    if (x != slot) std::copy_n(x, K, slot);
     project_any(slot, K, r[i], dst[i], s, threshold[i]);
   }
 }
@@ -392,28 +398,28 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   S* p = static_cast<S*>(job.p);
   const int64_t K = std::max<int64_t>(job.K, kTile<T>);  // shorter rows are filled up with -inf
   const bool in_place = std::is_same_v<S, T> && K == job.K;
-  const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
+  const bool write = in_place && job.ps.entry == 1;
+  // Rows with a mask are read where they stand too, unless a radius has to be found of them first.
+  const bool read = in_place && job.xs.entry == 1 && (!job.mask || (write && job.rule == Rule::given));
+  const bool behind = read && job.mask, alone = behind && K > kGroupLimit<T>;  // such rows may have to be copied, one by one
   const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
   // Of long rows the radius is found while they are in the second cache.
-  const bool many = read && write && !(rule && K > kSoonLimit);
+  const bool many = read && write && !alone && !(rule && K > kSoonLimit);
   const int group = many ? kGroup : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
-  const Workspace<T> workspace(K, read && write ? 1 : group);
+  const Workspace<T> workspace(K, !read || !write ? group : behind && kCopiesMasked && !alone ? kWidth<T> : 1);
   Scratch<T> s = workspace.view();
   s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written
-  s.masked = job.mask != nullptr;
+  s.hidden = job.mask && !read;
   LaneRadii<T> radii;
-  // Rows with a mask whose radius is known, and not 0, are brought to their slots by the first look at them; long ones not at all,
-  // if few of their entries matter.
-  const bool in_passing = in_place && job.mask && job.xs.entry == 1 && K > kLaneLimit &&
-                          (K <= kGroupLimit<T> || K >= kBlockedFrom) && !rule && job.radius[0] > 0;
   double r[kGroup], threshold[kGroup];
   std::fill_n(r, kGroup, job.radius[0]);
   radii.set(r, kWidth<T>);
-  const T *src[kGroup], *scores[kGroup];
+  const T* src[kGroup];
   MeanMaker<T> means(job, src);
   const bool in_lanes = sizeof(T) == 4 && read && K <= kSortLimit && job.rule != Rule::given;
   const uint8_t* masks[kGroup];
   T* dst[kGroup];
+  if (behind) s.masks = masks;
   const int first = int(std::min<int64_t>(group, end - begin));
   find_rows<const T>(job, x, job.xs, begin, first, read, s.rows, s.stride, src);
   find_rows(job, p, job.ps, begin, first, write, s.rows, s.stride, dst);
@@ -423,18 +429,9 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
       next_rows<const T>(job, x, job.xs, row, n, group, read, src);
       next_rows(job, p, job.ps, row, n, group, write, dst);
     }
-    if (in_passing) {
-      for (int i = 0; i < n; ++i) {
-        scores[i] = reinterpret_cast<const T*>(x + offset(job, job.xs, row + i));
-        masks[i] = mask_of(job, row + i);
-      }
-      s.hide = {scores, masks};
-    } else if (job.mask) {
-      load_masked(job, x, job.xs, row, n, s);
-    } else if (!read) {
-      load_rows(job, x, job.xs, row, n, s);
-    }
-    if (job.mask && std::is_same_v<S, T> && job.inner == 1)
+    for (int i = 0; behind && i < n; ++i) masks[i] = mask_of(job, row + i);
+    if (!read) job.mask ? load_masked(job, x, job.xs, row, n, s) : load_rows(job, x, job.xs, row, n, s);
+    if (job.mask && (!read || alone) && std::is_same_v<S, T> && job.inner == 1)
       s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
     if (in_lanes) means.begin(row);

@@ -174,37 +174,50 @@ inline void store_part(T* p, Vec<T> v, int n) {
 #endif
 }
 
-// -1 in the lanes whose byte is not 0. (The extension has a word for it that GCC makes a scalar of for each lane.)
-template <class T>
-inline Mask<T> open_lanes(const uint8_t* bytes) {
-  [[maybe_unused]] int64_t few;
+// The lanes that a mask leaves open: those whose byte is not 0. With AVX-512 a bit each, which comparing bytes gives at once; else
+// a mask of lanes. (The extension has a word for widening bytes that GCC makes a scalar of for each lane.)
 #if defined(__AVX512F__)
-  if constexpr (sizeof(T) == 4) return (Mask<T>)_mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i*)bytes)) != Mask<T>{};
-  std::memcpy(&few, bytes, sizeof few);
-  return (Mask<T>)_mm512_cvtepu8_epi64(_mm_cvtsi64_si128(few)) != Mask<T>{};
-#elif defined(__AVX2__)
+template <class T>
+using Open = std::conditional_t<sizeof(T) == 4, __mmask16, __mmask8>;
+
+template <class T>
+inline Open<T> open_lanes(const uint8_t* bytes) {
+  const __m128i found = sizeof(T) == 4 ? _mm_loadu_si128((const __m128i*)bytes) : _mm_loadl_epi64((const __m128i*)bytes);
+  return Open<T>(_mm_cmpneq_epi8_mask(_mm_setzero_si128(), found));
+}
+
+// The same of the first n < W bytes; the others are not touched.
+template <class T>
+inline Open<T> open_lanes(const uint8_t* bytes, int n) {
+  return Open<T>(_mm_cmpneq_epi8_mask(_mm_maskz_loadu_epi8((__mmask16)((1u << n) - 1), bytes), _mm_setzero_si128()));
+}
+#else
+template <class T>
+using Open = Mask<T>;
+
+template <class T>
+inline Open<T> open_lanes(const uint8_t* bytes) {
+#if defined(__AVX2__)
+  [[maybe_unused]] int64_t eight;
+  [[maybe_unused]] int32_t four;
   if constexpr (sizeof(T) == 4) {
-    std::memcpy(&few, bytes, sizeof few);
-    return (Mask<T>)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(few)) != Mask<T>{};
+    std::memcpy(&eight, bytes, sizeof eight);
+    return (Mask<T>)_mm256_cvtepu8_epi32(_mm_cvtsi64_si128(eight)) != Mask<T>{};
   } else {
-    int32_t four;
     std::memcpy(&four, bytes, sizeof four);
     return (Mask<T>)_mm256_cvtepu8_epi64(_mm_cvtsi32_si128(four)) != Mask<T>{};
   }
+#elif defined(__SSE2__)
+  int32_t few = 0;
+  std::memcpy(&few, bytes, kWidth<T>);
+  const __m128i zero = _mm_setzero_si128(), words = _mm_unpacklo_epi8(_mm_cvtsi32_si128(few), zero);
+  const __m128i open = _mm_cmpgt_epi32(_mm_unpacklo_epi16(words, zero), zero);
+  return (Mask<T>)(sizeof(T) == 4 ? open : _mm_unpacklo_epi32(open, open));
 #else
   Mask<T> mask;
   for (int i = 0; i < kWidth<T>; ++i) mask[i] = bytes[i] ? -1 : 0;
   return mask;
 #endif
-}
-
-#if defined(__AVX512F__)
-// The same of the first n < W bytes; the others are not touched.
-template <class T>
-inline Mask<T> open_lanes(const uint8_t* bytes, int n) {
-  const __m128i found = _mm_maskz_loadu_epi8((__mmask16)((1u << n) - 1), bytes);
-  if constexpr (sizeof(T) == 4) return (Mask<T>)_mm512_cvtepu8_epi32(found) != Mask<T>{};
-  else return (Mask<T>)_mm512_cvtepu8_epi64(found) != Mask<T>{};
 }
 #endif
 
@@ -356,6 +369,34 @@ inline void count_where(Mask<T> mask, Mask<T>& n) {
 #endif
 }
 
+#if defined(__AVX512F__)
+// The same of bits.
+template <class T>
+inline Vec<T> select(Open<T> open, Vec<T> yes, Vec<T> no) {
+  if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_mask_blend_ps(open, (__m512)no, (__m512)yes);
+  else return (Vec<T>)_mm512_mask_blend_pd(open, (__m512d)no, (__m512d)yes);
+}
+
+template <class T>
+inline Vec<T> keep(Open<T> open, Vec<T> v) {
+  if constexpr (sizeof(T) == 4) return (Vec<T>)_mm512_maskz_mov_ps(open, (__m512)v);
+  else return (Vec<T>)_mm512_maskz_mov_pd(open, (__m512d)v);
+}
+
+template <class T>
+inline void count_where(Open<T> open, Mask<T>& n) {
+  const __m512i u = (__m512i)n, one = (__m512i)(Mask<T>{} + 1);
+  if constexpr (sizeof(T) == 4) n = (Mask<T>)_mm512_mask_sub_epi32(u, open, u, one);
+  else n = (Mask<T>)_mm512_mask_sub_epi64(u, open, u, one);
+}
+#endif
+
+// `v`, with -inf where the mask does not let an entry be chosen.
+template <class T>
+inline Vec<T> hide_vector(Vec<T> v, const uint8_t* mask) {
+  return select<T>(open_lanes<T>(mask), v, splat(-kInf<T>));
+}
+
 // Adds what is negative of `d` to `sum`, and counts it downwards.
 template <class T>
 inline void add_negative(Vec<T> d, Vec<T>& sum, Mask<T>& n) {
@@ -366,6 +407,20 @@ inline void add_negative(Vec<T> d, Vec<T>& sum, Mask<T>& n) {
   sum += vmin(d, Vec<T>{});
 #endif
   count_where<T>(on, n);
+}
+
+// The same of the lanes that are open.
+template <class T>
+inline void add_negative(Open<T> open, Vec<T> d, Vec<T>& sum, Mask<T>& n) {
+#if defined(__AVX512F__)
+  Open<T> on;  // compared under the mask, which is then waited for last
+  const Vec<T> zero{};
+  if constexpr (sizeof(T) == 4) on = _mm512_mask_cmp_ps_mask(open, (__m512)zero, (__m512)d, _CMP_GT_OQ);
+  else on = _mm512_mask_cmp_pd_mask(open, (__m512d)zero, (__m512d)d, _CMP_GT_OQ);
+  sum = select<T>(on, sum + d, sum), count_where<T>(on, n);
+#else
+  add_negative<T>(keep<T>(open, d), sum, n);
+#endif
 }
 
 // One bit per lane. `lane_bits<T>` names the element type; Mask<float> and Mask<double> may coincide in size.

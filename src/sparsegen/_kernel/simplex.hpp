@@ -51,43 +51,105 @@ struct Total {
   double value() const { return sum + low; }
 };
 
-// A row cut into steps of kStep entries; the last, incomplete step stands in `tail`, filled up with -inf.
-template <class T>
-struct Row {
-  const T* x;
-  int64_t full, steps;
-  T tail[kStep<T>];
-
-  Row(const T* data, int64_t n) : x(data), full(n / kStep<T>), steps(full) {
-    const int64_t left = n - full * kStep<T>;
-    if (left == 0) return;
-    std::fill_n(tail, kStep<T>, -kInf<T>);
-    std::copy_n(x + full * kStep<T>, left, tail);
-    ++steps;
-  }
-  // The same behind a mask, for passes that read it by Behind: only the padded step is a copy.
-  Row(const T* data, int64_t n, const uint8_t* mask) : Row(data, n) {
-    for (int64_t i = full * kStep<T>; i < n; ++i)
-      if (!mask[i]) tail[i - full * kStep<T>] = -kInf<T>;
-  }
-  const T* at(int64_t i) const { return i < full ? x + i * kStep<T> : tail; }
-};
-
-// How passes read the steps of a row: as they stand, with -inf where its mask does not let an entry be chosen, or squared.
-template <class T>
-struct Plainly {
-  Vec<T> operator()(const T* at) const { return load(at); }
-};
+// A place in a row that stands behind a mask, as a pointer is one in a row without.
 template <class T>
 struct Behind {
   const T* x;
   const uint8_t* mask;
-  Vec<T> operator()(const T* at) const { return select<T>(open_lanes<T>(mask + (at - x)), load(at), splat(-kInf<T>)); }
+  Behind operator+(int64_t n) const { return {x + n, mask + n}; }
+  Behind& operator+=(int64_t n) { return *this = *this + n; }
+  bool operator!=(const Behind& other) const { return x != other.x; }
+};
+
+// The same in a row that is read squared.
+template <class T>
+struct Squared {
+  const T* x;
+  Squared operator+(int64_t n) const { return {x + n}; }
+  Squared& operator+=(int64_t n) { return *this = *this + n; }
+  bool operator!=(const Squared& other) const { return x != other.x; }
+};
+
+// The same behind a mask where the first look copies what it sees, for the passes after it. With AVX-512 a mask costs one
+// instruction whenever it is asked for; where it has to be widened to lanes, that costs more than the copy.
+inline constexpr bool kCopiesMasked = kVectorBytes < 64;
+
+template <class T>
+struct Copied {
+  const T* x;
+  const uint8_t* mask;
+  T* to;
+  Copied operator+(int64_t n) const { return {x + n, mask + n, to + n}; }
+  Copied& operator+=(int64_t n) { return *this = *this + n; }
+  bool operator!=(const Copied& other) const { return x != other.x; }
 };
 
 template <class T>
-struct Squared {
-  Vec<T> operator()(const T* at) const { return load(at) * load(at); }  // the padded step is squared: see points_row()
+using Masked = std::conditional_t<kCopiesMasked, Copied<T>, Behind<T>>;
+
+// Where a place is in memory, and asks for what stands there.
+template <class T>
+inline const T* memory_at(const T* x) { return x; }
+template <class T>
+inline const T* memory_at(Squared<T> at) { return at.x; }
+template <class T>
+inline void ask_at(const T* x) { prefetch_far(x); }
+template <class T>
+inline void ask_at(Squared<T> at) { prefetch_far(at.x); }
+template <class T>
+inline void ask_at(Behind<T> at) { prefetch_far(at.x), prefetch_far(at.mask); }
+
+// The entries at a place as they are read; with -inf where the mask does not let them be chosen; and what is made of them, where it
+// does, else 0.
+template <class T>
+inline Vec<T> scores_at(const T* x) { return load(x); }
+template <class T>
+inline Vec<T> scores_at(Squared<T> at) { return load(at.x) * load(at.x); }
+template <class T>
+inline Vec<T> scores_at(Behind<T> at) { return load(at.x); }
+template <class T>
+inline Vec<T> chosen_at(const T* x) { return load(x); }
+template <class T>
+inline Vec<T> chosen_at(Behind<T> at) { return hide_vector<T>(load(at.x), at.mask); }
+template <class T>
+inline Vec<T> chosen_at(Copied<T> at) {
+  const Vec<T> v = hide_vector<T>(load(at.x), at.mask);
+  store(at.to, v);
+  return v;
+}
+template <class T>
+inline Vec<T> kept_at(const T*, Vec<T> made) { return made; }
+template <class T>
+inline Vec<T> kept_at(Squared<T>, Vec<T> made) { return made; }
+template <class T>
+inline Vec<T> kept_at(Behind<T> at, Vec<T> made) { return keep<T>(open_lanes<T>(at.mask), made); }
+
+// Those of an incomplete step: as they are read, and with -inf where the mask does not let them be chosen.
+template <class T>
+inline void take_some(const T* x, int64_t n, T* to) { std::copy_n(x, n, to); }
+template <class T>
+inline void take_some(Squared<T> at, int64_t n, T* to) { std::transform(at.x, at.x + n, to, [](T v) { return v * v; }); }
+template <class T>
+inline void take_some(Behind<T> at, int64_t n, T* to) {
+  for (int64_t i = 0; i < n; ++i) to[i] = at.mask[i] ? at.x[i] : -kInf<T>;
+}
+
+// A row cut into steps of kStep entries, which begins at a place; the last, incomplete step stands in `tail`, as it is read and
+// filled up with -inf.
+template <class T, class Place = const T*>
+struct Row {
+  Place x;
+  int64_t full, steps;
+  T tail[kStep<T>];
+
+  Row(Place data, int64_t n) : x(data), full(n / kStep<T>), steps(full) {
+    const int64_t left = n - full * kStep<T>;
+    if (left == 0) return;
+    std::fill_n(tail, kStep<T>, -kInf<T>);
+    take_some(x + full * kStep<T>, left, tail);
+    ++steps;
+  }
+  const T* at(int64_t i) const { return i < full ? x + i * kStep<T> : tail; }
 };
 
 // What the squares of [x - tau]_+ are to sum to, of entmax with alpha = 1.5. Their sums start from minus that, so that their last
@@ -116,6 +178,17 @@ inline void add_below(Vec<T> d, Vec<T>& sum, [[maybe_unused]] Vec<T>& squares, M
 #endif
 }
 
+// The same of what is made of the entries at a place.
+template <bool squared, class T>
+inline void add_below_at(const T*, Vec<T> d, Vec<T>& sum, Vec<T>& squares, Mask<T>& n) {
+  add_below<squared, T>(d, sum, squares, n);
+}
+template <bool squared, class T>
+inline void add_below_at(Behind<T> at, Vec<T> d, Vec<T>& sum, Vec<T>&, Mask<T>& n) {
+  static_assert(!squared, "rows of entmax are not read behind their masks");
+  add_negative<T>(open_lanes<T>(at.mask), d, sum, n);
+}
+
 // Adds to a sum, and what rounding takes from it to `lost`: squares of equal entries are all rounded the same way.
 template <class V>
 inline void add_exactly(V more, V& sum, V& lost) {
@@ -126,24 +199,24 @@ inline void add_exactly(V more, V& sum, V& lost) {
 // `steps` steps from `x`: excess over `t` added to `total`, its squares to `squares` if they are asked for, and minus the number of
 // entries above to `count`. The excess is summed as min(t - x, 0), which takes x from memory without an instruction to load it.
 // With `ahead` it asks for the entries that many on: the row that comes next.
-template <bool ahead, bool squared, class T, class L = Plainly<T>>
-inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Total<T>& squares, Mask<T>& count, int64_t on = 0,
-                       L read = {}) {
+template <bool ahead, bool squared, class Place, class T>
+inline void add_excess(Place x, int64_t steps, Vec<T> t, Total<T>& total, Total<T>& squares, Mask<T>& count, int64_t on = 0) {
   constexpr int W = kWidth<T>;
   Mask<T> n0 = count, n1{}, n2{}, n3{};
+  const auto below = [=](Place at) { return kept_at(at, t - scores_at(at)); };
   while (steps > 0) {
-    const int64_t turns = std::min(steps, kFold);
+    int64_t turns = std::min(steps, kFold);
     steps -= turns;
     Vec<T> sum{}, square{}, lost{};
-    for (const T* const end = x + turns * kStep<T>; x != end;) {
+    for (; turns > 0; turns -= kSpanTurns) {
       Vec<T> s0{}, s1{}, s2{}, s3{}, q0{}, q1{}, q2{}, q3{};
-      for (const T* const pause = end - x > kSpan<T> ? x + kSpan<T> : end; x != pause; x += kStep<T>) {
-        const Vec<T> d0 = t - read(x), d1 = t - read(x + W), d2 = t - read(x + 2 * W), d3 = t - read(x + 3 * W);
+      for (const Place pause = x + std::min(turns, kSpanTurns) * kStep<T>; x != pause; x += kStep<T>) {
+        const Vec<T> d0 = below(x), d1 = below(x + W), d2 = below(x + 2 * W), d3 = below(x + 3 * W);
         add_below<squared, T>(d0, s0, q0, n0);
         add_below<squared, T>(d1, s1, q1, n1);
         add_below<squared, T>(d2, s2, q2, n2);
         add_below<squared, T>(d3, s3, q3, n3);
-        for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) prefetch_far(x + j + on);
+        for (int j = 0; ahead && j < kStep<T>; j += kLine<T>) ask_at(x + (j + on));
       }
       sum += (s0 + s1) + (s2 + s3);
       if constexpr (squared) add_exactly((q0 + q1) + (q2 + q3), square, lost);
@@ -154,13 +227,13 @@ inline void add_excess(const T* x, int64_t steps, Vec<T> t, Total<T>& total, Tot
   count = (n0 + n1) + (n2 + n3);
 }
 
-template <bool squared = false, class T, class L = Plainly<T>>
-inline Excess excess(const Row<T>& row, T tau, int64_t ahead = 0, L read = {}) {
+template <bool squared = false, class T, class Place>
+inline Excess excess(const Row<T, Place>& row, T tau, int64_t ahead = 0) {
   Total<T> total, squares;
   Mask<T> count{};
   squares.add(T(-kSquares));
-  if (ahead) add_excess<true, squared>(row.x, row.full, splat(tau), total, squares, count, ahead, read);
-  else add_excess<false, squared>(row.x, row.full, splat(tau), total, squares, count, 0, read);
+  if (ahead) add_excess<true, squared>(row.x, row.full, splat(tau), total, squares, count, ahead);
+  else add_excess<false, squared>(row.x, row.full, splat(tau), total, squares, count);
   if (row.steps > row.full) add_excess<false, squared>(row.tail, 1, splat(tau), total, squares, count);
   return {total.value(), -lanes_sum(count), squares.value()};
 }
@@ -258,11 +331,11 @@ inline bool is_rounding(double step, T tau, double r, int64_t count) {
 // first step lands below the threshold from either side; from there the steps climb and the counts fall. Equal counts
 // mean equal sets, as the sets {x > tau} are nested; `last` is the size of the set whose step led to `tau`, if one did.
 // An empty cut says that no set was found.
-template <class T, class L = Plainly<T>>
-inline Cut<T> newton(const Row<T>& row, T tau, T low, double r, int64_t last = -1, L read = {}) {
+template <class T, class Place>
+inline Cut<T> newton(const Row<T, Place>& row, T tau, T low, double r, int64_t last = -1) {
   Cut<T> cut{low, 0, 0, 0};
   for (int pass = 0, steps = 0; pass < kMostPasses; ++pass) {
-    const Excess e = excess(row, tau, 0, read);
+    const Excess e = excess(row, tau);
     if (e.count == 0) {
       if (steps > 0) return cut;  // the radius is lost in the rounding of a step between the largest numbers of the row
       if (!(tau > low)) break;
@@ -280,9 +353,9 @@ inline Cut<T> newton(const Row<T>& row, T tau, T low, double r, int64_t last = -
 }
 
 // The threshold of a cut whose set was not the right one.
-template <class T, class L = Plainly<T>>
-inline Cut<T> climb(const Row<T>& row, const Cut<T>& from, T low, double r, L read = {}) {
-  return newton(row, std::max(add_down(from.tau, from.rest), low), low, r, from.count, read);
+template <class T, class Place>
+inline Cut<T> climb(const Row<T, Place>& row, const Cut<T>& from, T low, double r) {
+  return newton(row, std::max(add_down(from.tau, from.rest), low), low, r, from.count);
 }
 
 inline constexpr int64_t kSoonLimit = 8192;  // longest row that is asked for in advance: the hardware foresees longer ones better
@@ -323,40 +396,64 @@ struct Known {
 
 // draft() onto the larger part of the sum. Newton's first step, from 0, needs no pass, and where it leaves every entry above it
 // there is nothing more to find.
-template <class T, class L>
-inline Cut<T> draft_share(const Row<T>& row, double K, Known<T> all, T low, double r, int64_t ahead, L read) {
+template <class T, class Place>
+inline Cut<T> draft_share(const Row<T, Place>& row, double K, Known<T> all, T low, double r, int64_t ahead) {
   const T first = add_down(T(0), (all.sum - r) / K);
   const auto cut_at = [=](T tau, Excess e, bool sure) {
     return Cut<T>{tau, (e.sum - r) / double(e.count), e.sum, e.count, sure};
   };
   if (all.least > first) return cut_at(first, {all.sum - K * double(first), int64_t(K)}, true);
   if (all.over.count == 0) {
-    all.start = first, all.over = excess(row, first, ahead, read);
+    all.start = first, all.over = excess(row, first, ahead);
     if (double(all.over.count) == K) return cut_at(first, all.over, true);
   }
   const Cut<T> cut = cut_at(all.start, all.over, true);
   const double tau = double(cut.tau), count = double(cut.count);
   const double bend = bend_of_share<double>(tau, cut.rest, count, K - count, cut.sum - (all.sum - K * tau));
-  if (!(bend > 0.5 && bend < 2)) return climb(row, cut, low, r, read);
+  if (!(bend > 0.5 && bend < 2)) return climb(row, cut, low, r);
   const T next = T(tau + cut.rest * bend);
-  const Excess e = excess(row, next, ahead, read);
-  return e.count > 0 ? cut_at(next, e, false) : climb(row, cut, low, r, read);
+  const Excess e = excess(row, next, ahead);
+  return e.count > 0 ? cut_at(next, e, false) : climb(row, cut, low, r);
+}
+
+// Adds the lanes of `v` that are open, and their squares, to sums, and counts them downwards.
+template <class T, class M>
+inline void add_open(M open, Vec<T> v, Vec<T>& sum, Vec<T>& squares, Mask<T>& n) {
+  count_where<T>(open, n);
+#if defined(__AVX512F__)
+  sum = select<T>(open, sum + v, sum), squares = select<T>(open, fma(v, v, squares), squares);
+#else
+  const Vec<T> u = keep<T>(open, v);
+  sum += u, squares = fma(u, u, squares);
+#endif
 }
 
 // Adds `v` and its squares to sums. If some lanes are `hidden` they are left out, and the others are counted downwards.
 template <bool hidden, class T>
 inline void add_moments(Vec<T> v, Vec<T>& sum, Vec<T>& squares, [[maybe_unused]] Mask<T>& n) {
-  if constexpr (hidden) {
-    const Mask<T> open = v != splat(-kInf<T>);  // NaN is
-    count_where<T>(open, n), add_where<T>(open, v, sum);
-#if defined(__AVX512F__)
-    squares = open ? fma(v, v, squares) : squares;
-#else
-    const Vec<T> u = keep<T>(open, v);
-    squares = fma(u, u, squares);
-#endif
+  if constexpr (hidden) add_open<T>(v != splat(-kInf<T>), v, sum, squares, n);  // NaN is open
+  else sum += v, squares = fma(v, v, squares);
+}
+
+// The first look at the W entries at a place: the largest of each lane goes to `top`, and the moments are added to. What the mask
+// does not let be chosen is left out; unless more is known to be `hidden`, -inf among the others shows in the sum.
+template <bool hidden, class T>
+inline void look_at_vector(const T* at, Vec<T>& top, Vec<T>& sum, Vec<T>& squares, Mask<T>& n) {
+  const Vec<T> v = load(at);
+  top = vmax(v, top), add_moments<hidden, T>(v, sum, squares, n);
+}
+
+template <bool hidden, template <class> class Place, class T>
+inline void look_at_vector(Place<T> at, Vec<T>& top, Vec<T>& sum, Vec<T>& squares, Mask<T>& n) {
+  const Open<T> open = open_lanes<T>(at.mask);
+  if constexpr (hidden || std::is_same_v<Place<T>, Copied<T>>) {
+    const Vec<T> v = chosen_at(at);
+    top = vmax(v, top);
+    if constexpr (hidden) add_moments<true, T>(v, sum, squares, n);
+    else add_open<T>(open, v, sum, squares, n);
   } else {
-    sum += v, squares = fma(v, v, squares);
+    const Vec<T> v = load(at.x);
+    top = select<T>(open, vmax(v, top), top), add_open<T>(open, v, sum, squares, n);
   }
 }
 
@@ -371,8 +468,8 @@ struct Survey {
 
 // Adds steps to a survey, in blocks of `R` steps; the maxima of each block, lane by lane, go to `maxima` unless null. If some
 // entries are `hidden`, the sums are of the others.
-template <bool hidden, class T, class L = Plainly<T>>
-inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& all, L read = {}) {
+template <bool hidden, class Place, class T>
+inline void survey(Place x, int64_t steps, int64_t R, T* maxima, Survey<T>& all) {
   constexpr int W = kWidth<T>;
   Vec<T> top = all.top, sum = all.sum, squares = all.squares;
   Mask<T> n = all.open;
@@ -380,11 +477,10 @@ inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& a
     const int64_t turns = std::min(steps, R);
     steps -= turns;
     Vec<T> m0 = splat(-kInf<T>), m1 = m0, s0{}, s1{}, q0{}, q1{};
-    for (const T* end = x + turns * kStep<T>; x != end; x += kStep<T>)
+    for (const Place end = x + turns * kStep<T>; x != end; x += kStep<T>)
       for (int j = 0; j < kStep<T>; j += 2 * W) {
-        const Vec<T> v0 = read(x + j), v1 = read(x + j + W);
-        m0 = vmax(v0, m0), add_moments<hidden, T>(v0, s0, q0, n);
-        m1 = vmax(v1, m1), add_moments<hidden, T>(v1, s1, q1, n);
+        look_at_vector<hidden>(x + j, m0, s0, q0, n);
+        look_at_vector<hidden>(x + (j + W), m1, s1, q1, n);
       }
     m0 = vmax(m0, m1);
     if (maxima) store(maxima, m0), maxima += W;
@@ -394,8 +490,8 @@ inline void survey(const T* x, int64_t steps, int64_t R, T* maxima, Survey<T>& a
 }
 
 // The padded last step: joins the block before it where that is not full, and its -inf counts for nothing in the sums.
-template <class T>
-inline void survey_tail(const Row<T>& row, T* maxima, Survey<T>& all) {
+template <class T, class Place>
+inline void survey_tail(const Row<T, Place>& row, T* maxima, Survey<T>& all) {
   Vec<T> top = splat(-kInf<T>);
   for (int j = 0; j < kUnroll; ++j) {
     const Vec<T> v = load(row.tail + j * kWidth<T>);
@@ -408,19 +504,23 @@ inline void survey_tail(const Row<T>& row, T* maxima, Survey<T>& all) {
   store(block, row.full % kBlock ? vmax(load(block), top) : top);
 }
 
-// A survey of a row, unless it has been `seen`, and once more if entries turn out to be hidden. Returns how many entries the sums
-// are of; 0: all of them.
+// A survey of a row, unless it has been `seen`, counting what is open, and once more if entries turn out to be hidden, contrary to
+// what is `likely`: what the row is like is likely of the next. Returns how many entries the sums are of; 0: all of them.
 template <class T>
-inline double survey_row(const Row<T>& row, T* maxima, bool hidden, bool seen, Survey<T>& all) {
+inline double survey_row(const Row<T>& row, int64_t K, T* maxima, bool& likely, bool seen, Survey<T>& all) {
+  bool hidden = seen || likely;
   const auto look = [&](auto&& over) {
-    all = {}, over(row.x, row.full, maxima ? kBlock : kFold, maxima, all, Plainly<T>());
+    all = {}, over(row.x, row.full, maxima ? kBlock : kFold, maxima, all);
     if (row.steps > row.full) survey_tail(row, maxima, all);
   };
-  if (!seen) look(hidden ? survey<true, T> : survey<false, T>);
+  if (!seen) look(hidden ? survey<true, const T*, T> : survey<false, const T*, T>);
   // Hidden entries show in the sum, as -inf, or as NaN where others overflow.
-  if (!hidden && !(lanes_sum(all.sum) > -kInf<T>) && std::fabs(lanes_max(all.top)) < kInf<T>) hidden = true, look(survey<true, T>);
+  const bool shows = !(lanes_sum(all.sum) > -kInf<T>) && std::fabs(lanes_max(all.top)) < kInf<T>;
+  if (!hidden && shows) hidden = true, look(survey<true, const T*, T>);
   const int64_t full = hidden ? 0 : row.full * kStep<T>;  // the last step counts for itself, and nothing fills it up
-  return hidden || row.steps > row.full ? double(full - lanes_sum(all.open)) : 0;
+  const double open = hidden || row.steps > row.full ? double(full - lanes_sum(all.open)) : 0;
+  likely = hidden && open < double(K);
+  return open;
 }
 
 // Where rows are read that come next: row i of them from `x + i * step`. Null: where the rows at hand go on.
@@ -446,14 +546,32 @@ struct Squaring {
   }
 };
 
-// Rows that are still to be brought to their slots, with -inf where their masks do not let an entry be chosen: the first look
-// at them does it in passing.
+// A place in such a row, which the first look at it makes.
 template <class T>
-struct Masked {
-  const T* const* x = nullptr;  // null: the rows are where they are looked for
-  const uint8_t* const* mask = nullptr;
-  Masked from(int i) const { return x ? Masked{x + i, mask + i} : Masked{}; }
+struct Making {
+  const T* x;
+  T* slot;
+  Squaring<T> made;
+  Making operator+(int64_t n) const { return {x + n, slot + n, made}; }
+  Making& operator+=(int64_t n) {
+    x += n, slot += n;
+    return *this;
+  }
+  bool operator!=(const Making& other) const { return x != other.x; }
 };
+
+template <class T>
+inline Vec<T> chosen_at(const Making<T>& at) {
+  const Vec<T> v = at.made(load(at.x));
+  store(at.slot, v);
+  return v;
+}
+
+template <bool hidden, class T>
+inline void look_at_vector(Making<T> at, Vec<T>& top, Vec<T>& sum, Vec<T>& squares, Mask<T>& n) {
+  const Vec<T> v = chosen_at(at);
+  top = vmax(v, top), add_moments<hidden, T>(v, sum, squares, n);
+}
 
 template <class T>
 struct Scratch {
@@ -467,25 +585,24 @@ struct Scratch {
   int64_t stride = 0;
   bool stream = false;  // the output is larger than the caches: write past them
   bool asks = true;     // gradients: is memory far enough to be asked for in advance?
-  bool masked = false;  // some entries are hidden
+  const uint8_t* const* masks = nullptr;  // of the rows at hand, which are read behind them; null: there are none
+  mutable bool hidden = false;  // were there -inf in the rows before? A wrong guess costs a second look, and no bit
   Next<T> next;
-  Masked<T> hide;
   const Squaring<T>* squares = nullptr;  // rows that are still to be made, of squares, in their slots: the first look does
   const double* sums = nullptr;  // of rows without negative entries, of which the radius is the larger part; null: not known
 };
 
 // Entries above `bound`, from the blocks that hold any, and -inf to fill the last step. `out` has room for K entries and two
 // steps. Returns their number with the filling.
-template <class T, class L = Plainly<T>>
-inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out, L read = {}) {
+template <class T, class Place>
+inline int64_t pick(const Row<T, Place>& row, const T* maxima, T bound, T* out) {
   const Vec<T> b = splat(bound);
   int64_t n = 0;
   for (int64_t from = 0; from < row.steps; from += kBlock, maxima += kWidth<T>) {
     if (!bits_above<T>(load(maxima), b)) continue;
     for (int64_t i = from; i < std::min(from + kBlock, row.steps); ++i) {
-      const T* x = row.at(i);
-      for (int j = 0; j < kUnroll; ++j) {
-        const Vec<T> v = i < row.full ? read(x + j * kWidth<T>) : load(x + j * kWidth<T>);
+      for (int j = 0; j < kStep<T>; j += kWidth<T>) {
+        const Vec<T> v = i < row.full ? chosen_at(row.x + (i * kStep<T> + j)) : load(row.tail + j);
         n += pack(out + n, v, bits_above<T>(v, b));
       }
     }
@@ -497,17 +614,17 @@ inline int64_t pick(const Row<T>& row, const T* maxima, T bound, T* out, L read 
 
 // Writes the probabilities of `steps` steps: what lies above the threshold by more than the rounding error has one, others 0. Takes
 // the number of those above from `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on.
-template <bool stream, bool ahead, class How, class T, class L = Plainly<T>>
-inline void write_steps(const T* x, int64_t steps, const RowRecipe<T>& made, T* p, Mask<T>& count, int64_t on = 0, L read = {}) {
+template <bool stream, bool ahead, class How, class Place, class T>
+inline void write_steps(Place x, int64_t steps, const RowRecipe<T>& made, T* p, Mask<T>& count, int64_t on = 0) {
   constexpr int W = kWidth<T>;
   const Vec<T> tau = splat(made.tau), rest = splat(made.rest), scale = splat(made.scale), error = splat(made.error);
   Mask<T> n0 = count, n1{};
   const auto one = [&](int at, Mask<T>& n) {
-    const Vec<T> d = How::below(tau, read(x + at), rest);
+    const Vec<T> d = kept_at(x + at, How::below(tau, scores_at(x + at), rest));
     const Mask<T> in = d < error;
     count_where<T>(in, n), put<stream>(p + at, keep<T>(in, How::share(d, scale)));
   };
-  for (const T* end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>) {
+  for (const Place end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>) {
     one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
     for (int j = 0; ahead && !stream && j < kStep<T>; j += kLine<T>) prefetch_to_write(p + j + on);
   }
@@ -516,25 +633,26 @@ inline void write_steps(const T* x, int64_t steps, const RowRecipe<T>& made, T* 
 
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
 // are not 0.
-template <bool stream, class T, class L = Plainly<T>, class C = Cut<T>>
-inline int64_t write_row(const Row<T>& row, int64_t K, const T* maxima, const C& cut, double r, T* p, int64_t ahead, L read = {}) {
+template <bool stream, class T, class Place = const T*, class C = Cut<T>>
+inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, const C& cut, double r, T* p, int64_t ahead) {
   using How = typename C::How;
   const RowRecipe<T> made = cut.recipe(r);
+  Place x = row.x;
   Mask<T> count{};
   if (!maxima) {
-    write_steps<stream, true, How>(row.x, row.full, made, p, count, K, read);
+    write_steps<stream, true, How>(x, row.full, made, p, count, K);
   } else {
     constexpr int64_t block = kBlock * kStep<T>;
     const Vec<T> bound = splat(made.bound);
-    const T *x = row.x, *const end = x + row.full * kStep<T>;
     const bool soon = K <= kSoonLimit;
-    for (T* out = p; end - x >= block; x += block, out += block, maxima += kWidth<T>) {
-      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false, How>(x, kBlock, made, out, count, 0, read);
+    T* out = p;
+    for (const Place end = x + row.full / kBlock * block; x != end; x += block, out += block, maxima += kWidth<T>) {
+      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false, How>(x, kBlock, made, out, count);
       else
         for (int i = 0; i < block; i += kWidth<T>) put<stream>(out + i, Vec<T>{});
-      for (int i = 0; soon && i < block; i += kLine<T>) prefetch_far(x + i + ahead);
+      for (int i = 0; soon && i < block; i += kLine<T>) ask_at(x + (i + ahead));
     }
-    write_steps<stream, false, How>(x, (end - x) / kStep<T>, made, p + (x - row.x), count, 0, read);
+    write_steps<stream, false, How>(x, row.full % kBlock, made, out, count);
   }
   if (row.steps > row.full) {
     T last[kStep<T>];
@@ -554,12 +672,12 @@ inline bool plain_radius(double r) {
 
 // The cut of a row few of whose entries matter; false where they are many. A subset of the entries, their blocks' maxima, bounds tau
 // from below; the blocks above that bound then hold all that matters.
-template <class T, class L = Plainly<T>>
-inline bool find_sparse(const Row<T>& row, const T* maxima, T low, double r, T* picked, Cut<T>& cut, L read = {}) {
+template <class T, class Place>
+inline bool find_sparse(const Row<T, Place>& row, const T* maxima, T low, double r, T* picked, Cut<T>& cut) {
   const int64_t blocks = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
   const Cut<T> bound = newton(Row<T>(maxima, blocks), low, low, r);
   if (!(bound.count > 0 && bound.count * 4 <= blocks)) return false;
-  cut = newton(Row<T>(picked, pick(row, maxima, bound.tau, picked, read)), bound.tau, bound.tau, r);
+  cut = newton(Row<T>(picked, pick(row, maxima, bound.tau, picked)), bound.tau, bound.tau, r);
   return true;
 }
 
@@ -600,38 +718,41 @@ template <class T>
 inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r, T* p, const Scratch<T>& s, double& threshold,
                            Survey<T>& all) {
   if (!plain_radius<T>(r)) return false;
-  const Row<T> row(x, K, mask);
-  const Behind<T> read{x, mask};
-  survey<true>(row.x, row.full, kBlock, s.maxima, all, read);
-  if (row.steps > row.full) survey_tail(row, s.maxima, all);
+  const Row<T, Behind<T>> row({x, mask}, K);
+  const auto look = [&](auto&& over) {
+    over(row.x, row.full, kBlock, s.maxima, all);
+    if (row.steps > row.full) survey_tail(row, s.maxima, all);
+  };
+  look(survey<false, Behind<T>, T>);
+  if (!(lanes_sum(all.sum) > -kInf<T>)) all = {}, look(survey<true, Behind<T>, T>);  // the scores have -inf themselves
   const T top = lanes_max(all.top), low = add_down(top, -r);
   const double mean = lanes_sum(all.sum) / -double(lanes_sum(all.open));
   Cut<T> cut;
-  if (!(std::fabs(top) < kInf<T> && low > mean) || !find_sparse(row, s.maxima, low, r, s.picked, cut, read)) return false;
+  if (!(std::fabs(top) < kInf<T> && low > mean) || !find_sparse(row, s.maxima, low, r, s.picked, cut)) return false;
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
   const auto write = s.stream && aligned(p) ? write_row<true, T, Behind<T>> : write_row<false, T, Behind<T>>;
-  write(row, K, s.maxima, cut, scale, p, K, read);
+  write(row, K, s.maxima, cut, scale, p, K);
   return true;
 }
 
 // Writes a row, and once more if the set of its cut was not right. False where the row needs project_any. `top` is its largest
 // entry, or less.
-template <class T, class L = Plainly<T>>
-inline bool write_cut(const Row<T>& row, int64_t K, const T* maxima, Cut<T>& cut, T top, double r, T* p, const Scratch<T>& s,
-                      int64_t ahead, double& threshold, L read = {}) {
+template <class T, class Place>
+inline bool write_cut(const Row<T, Place>& row, int64_t K, const T* maxima, Cut<T>& cut, T top, double r, T* p,
+                      const Scratch<T>& s, int64_t ahead, double& threshold) {
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
-  const bool late = !cut.sure && row.x == p;  // the entries may be needed once more, so they are not written over yet
-  const auto write = s.stream && aligned(p) && !late ? write_row<true, T, L> : write_row<false, T, L>;
+  const bool late = !cut.sure && memory_at(row.x) == p;  // the entries may be needed once more, so they are not written over yet
+  const auto write = s.stream && aligned(p) && !late ? write_row<true, T, Place> : write_row<false, T, Place>;
   T* const out = late ? s.picked : p;
-  if (write(row, K, maxima, cut, scale, out, ahead, read) == cut.count || cut.sure) {
+  if (write(row, K, maxima, cut, scale, out, ahead) == cut.count || cut.sure) {
     if (late) std::copy_n(out, K, p);
     return true;
   }
-  cut = climb(row, cut, add_down(top, -r), r, read);
+  cut = climb(row, cut, add_down(top, -r), r);
   if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
-  write(row, K, maxima, cut, r, p, ahead, read);
+  write(row, K, maxima, cut, r, p, ahead);
   threshold = double(cut.tau) + cut.rest;
   return true;
 }
@@ -645,7 +766,7 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   const Row<T> row(x, K);
   T* maxima = K < kBlockedFrom ? nullptr : s.maxima;
   Survey<T> all = seen ? *seen : Survey<T>();
-  const double open = survey_row(row, maxima, s.masked, seen != nullptr, all);
+  const double open = survey_row(row, K, maxima, s.hidden, seen != nullptr, all);
   const T top = lanes_max(all.top);
   if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;
   const int64_t ahead = s.next.ahead(x, 0, K);
@@ -653,23 +774,14 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   return write_cut(row, K, maxima, cut, top, r, p, s, ahead, threshold);
 }
 
-// The row of K entries at x, squared if they are read so.
-template <class T, class L>
-inline Row<T> points_row(const T* x, int64_t K, L) {
-  Row<T> row(x, K);
-  for (int64_t i = row.full * kStep<T>; std::is_same_v<L, Squared<T>> && i < K; ++i) row.tail[i - row.full * kStep<T>] *= x[i];
-  return row;
-}
-
 // A row without negative entries, whose radius is the larger part of their sum; false where it needs project_any.
-template <class T, class L>
-inline bool project_share(const T* x, int64_t K, const Known<T>& all, double r, T* p, const Scratch<T>& s, double& threshold,
-                          L read) {
+template <class T, class Place>
+inline bool project_share(Place x, int64_t K, const Known<T>& all, double r, T* p, const Scratch<T>& s, double& threshold) {
   if (!plain_radius<T>(r)) return false;
-  const Row<T> row = points_row(x, K, read);
+  const Row<T, Place> row(x, K);
   // The largest entry is not known, but that it is not negative.
-  Cut<T> cut = draft_share(row, double(K), all, add_down(T(0), -r), r, K <= kSoonLimit ? K : 0, read);
-  return write_cut(row, K, static_cast<const T*>(nullptr), cut, T(0), r, p, s, K, threshold, read);
+  Cut<T> cut = draft_share(row, double(K), all, add_down(T(0), -r), r, K <= kSoonLimit ? K : 0);
+  return write_cut(row, K, static_cast<const T*>(nullptr), cut, T(0), r, p, s, K, threshold);
 }
 
 // A radius of 0: uniform on the maximal entries. False where the row needs project_any.

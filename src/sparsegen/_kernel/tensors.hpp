@@ -7,7 +7,8 @@
 
 #include <cstdint>
 #include <utility>
-#include <vector>
+
+#include "job.hpp"
 
 namespace sparsegen {
 
@@ -177,15 +178,14 @@ class TensorMask : TensorRows {
     if (none_ || !is_plain(t) || !attribute_is(t, names().dtype, torch.truth)) return;
     find_rows(t);
     fits_ = rows && K == x.K && (rows == x.rows || rows == 1);
-    if (fits_ && rows < x.rows) offsets_.resize(size_t(x.rows));
+    one_ = fits_ && rows < x.rows;
   }
   bool fits() const { return none_ || fits_; }
   uintptr_t bytes() const { return at; }
-  uintptr_t offsets() const { return offsets_.empty() ? 0 : reinterpret_cast<uintptr_t>(offsets_.data()); }
+  uintptr_t offsets() const { return one_ ? reinterpret_cast<uintptr_t>(kOneMask) : 0; }
 
  private:
-  bool none_, fits_ = false;
-  std::vector<int64_t> offsets_;
+  bool none_, fits_ = false, one_ = false;
 };
 
 // A new tensor, and where to write it.

@@ -330,6 +330,15 @@ struct Strip {
       row[i] = (Vec<T>)_mm512_inserti64x4(low, _mm256_loadu_si256((const __m256i*)(x[at + H] + from)), 1);
     }
   }
+  // With -inf where the masks of the rows do not let an entry be chosen.
+  void hide(const uint8_t* const* masks, int64_t from) {
+    for (int i = 0; i < B; ++i) {
+      const int at = i < H ? i : i + H;
+      uint8_t bytes[2 * B];
+      std::memcpy(bytes, masks[at] + from, B), std::memcpy(bytes + B, masks[at + H] + from, B);
+      row[i] = hide_vector<T>(row[i], bytes);
+    }
+  }
   void store(int i, T* p) const {
     const int at = i < 2 * H ? i % H : H + i % H;
     const __m512i v = (__m512i)row[at];
@@ -368,6 +377,13 @@ struct HalfStrip {
       const __m256i low = _mm256_inserti128_si256(_mm256_castsi128_si256(part(0)), part(1), 1);
       const __m256i high = _mm256_inserti128_si256(_mm256_castsi128_si256(part(2)), part(3), 1);
       row[i] = (Vec<T>)_mm512_inserti64x4(_mm512_castsi256_si512(low), high, 1);
+    }
+  }
+  void hide(const uint8_t* const* masks, int64_t from) {
+    for (int i = 0; i < B; ++i) {
+      uint8_t bytes[4 * B];
+      for (int j = 0; j < 4; ++j) std::memcpy(bytes + j * B, masks[i + j * B] + from, B);
+      row[i] = hide_vector<T>(row[i], bytes);
     }
   }
   void store(int i, T* p) const {
