@@ -227,11 +227,13 @@ class Together {
   template <class Layout>
   unsigned one(Layout layout, int i) {
     Group<T, Layout> group(layout, radii(i), K_);
-    if (!Layout::kWrittenTogether && s_.sums) {
+    if constexpr (!Layout::kWrittenTogether) {
       alignas(kVectorBytes) T sums[W] = {};
-      std::copy_n(s_.sums + i, size(i), sums);
-      group.share(load(sums));
-      return write(group, i);
+      if (s_.sums) {
+        std::copy_n(s_.sums + i, size(i), sums);
+        group.share(load(sums));
+        return write(group, i);
+      }
     }
     s_.masked ? group.template look<true>() : group.template look<false>();
     group.first(), group.second();
@@ -274,7 +276,9 @@ inline void project_group(const ProjectJob& job, const double* r, const T** src,
   if (K <= kGroupLimit<T> && !tops) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold).run();
   for (; undone; undone &= undone - 1) {
     const int i = __builtin_ctz(undone);
-    if (r[i] == 0 && (K < kBlockedFrom ? project_top<T> : project_top_long<T>)(src[i], K, dst[i], s, threshold[i])) continue;
+    if (r[i] == 0 && (K < kBlockedFrom ? project_top(src[i], K, dst[i], threshold[i])
+                                       : project_top_long(src[i], K, dst[i], s, threshold[i])))
+      continue;
     const bool behind = K > kGroupLimit<T> && s.hide.x;
     Survey<T> all;
     if (behind) {
@@ -331,9 +335,9 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const bool in_place = std::is_same_v<S, T> && K == job.K;
   const bool read = in_place && job.xs.entry == 1 && !job.mask, write = in_place && job.ps.entry == 1;
   const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
-  // Of long rows the radius is found while they are in the second cache.
-  const bool many = read && write && !(rule && K > kSoonLimit);
-  const int group = many ? kGroup : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
+  // Radii are found before a group asks for the rows of the next one, and of long rows while they are in the second cache.
+  const int found = K > kSoonLimit ? 1 : K > kLaneLimit ? kWidth<T> : kGroup;
+  const int group = read && write ? (rule ? found : kGroup) : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
   const Workspace<T> workspace(K, read && write ? 1 : group);
   Scratch<T> s = workspace.view();
   s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written
