@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import sparsegen as sg
+from oracle import project_bisect
 from sparsegen import _core
 from sparsegen._table.maps import MAPS
 
@@ -94,6 +95,56 @@ def test_hidden_entries_and_other_rows_leave_a_row_as_it_is(name, lam, dtype, en
         shown = f(np.where(mask, z, 0), lam=lam)  # a score of 0 has no share
         want = np.where(mask, shown, 0).astype(float)
         np.testing.assert_allclose(p.astype(float), want, rtol=0, atol=4 * np.finfo(dtype).eps)
+
+
+def weights(k, dtype):
+    """Scores that are not negative. Of some rows the first entries, from which a search may start, are not like the others."""
+    rng = np.random.default_rng(k)
+    z = abs(rng.standard_normal((10, k)))
+    z[0] += 0.1
+    z[2], z[3] = np.sort(z[2]), np.sort(z[3])[::-1]
+    z[4, : 3 * k // 4] = 0
+    z[5, -1], z[6] = 1e4, (2 * z[6]).round() / 2
+    z[7], z[8, : k // 8] = 1.0, 1e-3
+    z[9, : k // 8] = 30.0
+    return z.astype(dtype)
+
+
+@pytest.mark.parametrize("dtype", SCALES)
+@pytest.mark.parametrize(("name", "power"), [("sum_normalization", 1), ("spherical_softmax", 2)])
+def test_parts_of_a_sum_equal_the_bisection_and_a_call_a_row(name, power, dtype, engine):
+    f, eps = getattr(sg, name), np.finfo(dtype).eps
+    for k in (65, 200, 257, 1030, 8201):
+        z = weights(k, dtype)
+        x = z.astype(np.float64) ** power
+        for lam in (-0.5, 1e-9, 0.1, 0.5):
+            p = f(z, lam=lam)
+            want = project_bisect(x, (1 - lam) * x.sum(-1))
+            np.testing.assert_allclose(p, want, rtol=0, atol=8 * eps, err_msg=f"{k} {lam}")
+            assert (abs(p.astype(float).sum(-1) - 1) <= 4 * eps).all(), (k, lam)
+            np.testing.assert_array_equal(f(z.T.copy(), lam=lam, axis=0).T, p)
+        parts = np.array([0.0, 0.1, 0.6, 0.1, 0.5, 0.0, 0.1, 0.9, 0.1, 0.3])
+        mixed = f(z, lam=parts)
+        for i, lam in enumerate(parts):
+            np.testing.assert_array_equal(mixed[i], f(z[i], lam=lam))
+
+
+@pytest.mark.parametrize("dtype", SCALES)
+def test_squares_equal_the_bisection_and_a_call_a_row(dtype, engine):
+    for k in (65, 257, 1000, 1030):
+        z = np.random.default_rng(k).standard_normal((37, k)).astype(dtype)
+        z[1], z[2, 0] = abs(z[1]), -9  # the largest is a negative score
+        z[3, 1::2], z[3, 0], z[4] = -np.inf, -5, -np.inf
+        for lam in (0.1, -40.0):
+            with np.errstate(over="ignore"):
+                want = project_bisect(np.where(z == -np.inf, z, z.astype(np.float64) ** 2), 1 - lam)
+            p = sg.sparsegen_sq(z, lam=lam)
+            np.testing.assert_allclose(p, want, rtol=0, atol=32 * np.finfo(dtype).eps)
+            for rows in ([*range(5, 37)], [*range(5, 9)], [*range(0, 37, 5)]):
+                np.testing.assert_array_equal(sg.sparsegen_sq(z[rows], lam=lam), p[rows])
+        z[20, 3] = np.inf
+        assert np.isnan(sg.sparsegen_sq(z, lam=lam)[20]).all()
+        np.testing.assert_array_equal(np.delete(sg.sparsegen_sq(z, lam=lam), 20, 0), np.delete(p, 20, 0))
 
 
 def test_negative_scores_are_outside_wherever_they_stand(engine):

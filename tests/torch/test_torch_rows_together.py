@@ -136,6 +136,29 @@ def test_ones_have_no_gradient_and_a_common_offset_hardly_one(name, engine):
         )
 
 
+@pytest.mark.parametrize("name", MEANS)
+def test_a_support_that_comes_and_goes_has_the_gradient_of_the_closed_form(name, engine):
+    for k in (1100, 2500, 9500):
+        z, v, mask = inputs(k, torch.float32, True, False)
+        z[:4, : k // 2], z[4:8, k // 2 :] = 0.01, 0.01
+        z[8:12] *= torch.arange(k) % 320 < 96  # now and then
+        got = grads(name, z, v, **MEANS[name])
+        zs, ps, vs = (t.double().numpy() for t in (z, got[0], v))
+        check(got, of_mean(name, zs, ps, vs, MEANS[name].get("q", 0.0), ~mask), abs(vs).max(), 24 * EPS[torch.float32])
+        junk = torch.where(got[0] > 0, v, torch.nan)
+        assert torch.equal(grads(name, z, junk, **MEANS[name])[1], got[1])
+
+
+@pytest.mark.parametrize("name", [*MEANS, *SUMS, "hardmax", "sparsegen_sq"])
+def test_results_that_bypass_the_caches_have_the_same_bits(name):
+    controls = {"lam": 0.1} if name in SUMS else MEANS.get(name, {})
+    z, v, _ = inputs(4096, torch.float32, True, False)
+    few = grads(name, z, v, **controls)
+    many = grads(name, z.repeat(25, 1), v.repeat(25, 1), **controls)
+    for a, b in zip(few[:2], many[:2]):
+        assert torch.equal(a.repeat(25, 1), b)
+
+
 @pytest.mark.parametrize("junk", [np.nan, np.inf])
 @pytest.mark.parametrize("name", [*MEANS, "sum_normalization", "spherical_softmax"])
 def test_upstreams_outside_the_support_are_not_read(name, junk, engine):

@@ -88,6 +88,14 @@ struct Pulled {
     ++n;
   }
 
+  // The first m rows of a block, all at once.
+  void add_all(int m, const T* const* zs, const T* const* ps, const T* const* vs, T* const* gs, const double* by,
+               const double* slope) {
+    n = m;
+    for (int i = 0; i < m; ++i) z[i] = zs[i], p[i] = ps[i], v[i] = vs[i], g[i] = gs[i], row[i] = i;
+    for (int i = 0; i < m; ++i) scale[i] = within<T>(by[i]), each[i] = within<T>(-slope[i] * by[i]);
+  }
+
   template <Along when, class F>
   void run(int64_t K, const Scratch<T>& s, const F& steep) {
     vjp_group<when>(p, v, n, K, Factors<T>{scale, each, along}, g, s, steep);
@@ -275,12 +283,14 @@ class MapVjpBlock {
  public:
   MapVjpBlock(const MapVjpJob& job, const Scratch<T>& s)
       : job_(job), s_(s), linear_(job.transform == Transform::lin), total_(job.rule == Rule::total),
-        given_(job.rule == Rule::given) {}
+        given_(job.rule == Rule::given),
+        slope_(given_ ? 0 : total_ ? job.radius[0] : mean_slopes(Rule::cone, 0, double(job.K), job.radius[0]).each) {}
 
   // Rows [row, row + n), which stand at z[i], p[i], v[i], to g[i].
   void run(int64_t row, int n, const T* const* z, const T* const* p, const T* const* v, T* const* g) {
     straight_.n = steep_.n = 0;
-    for (int i = 0; i < n; ++i) {
+    const bool even = add_even(row, n, z, p, v, g);
+    for (int i = 0; i < n && !even; ++i) {
       const MapRow<T> one = row_at(row + i, z[i], p[i], v[i], g[i]);
       if (job_.power || (total_ && one.control == 1) || one.constant()) {
         keep(row + i, MapVjp<T>(job_, one, s_).run());
@@ -299,6 +309,26 @@ class MapVjpBlock {
     const double control = job_.radius_of(at);
     return {z, p, v, g, job_.K, control, job_.second_of(at), job_.found ? job_.found[at] : control,
             job_.base ? job_.base[at] : 0, job_.count ? job_.count[at] : 0};
+  }
+
+  // Adds rows that are all alike, as they mostly are: short ones would be done before they were told apart. False: they are not.
+  bool add_even(int64_t row, int n, const T* const* z, const T* const* p, const T* const* v, T* const* g) {
+    if (job_.power || job_.radius_per_row || (total_ && job_.radius[0] == 1)) return false;
+    if (!job_.found || !job_.base || !job_.count) return false;
+    const double *const radius = job_.found + row, *const base = job_.base + row, *const count = job_.count + row;
+    const double K = double(job_.K), infinite = kInf<double>;
+    int other = 0, closed = 0;
+    for (int i = 0; i < n; ++i) other += (radius[i] == 0) | (std::fabs(radius[i]) == infinite), closed += count[i] != K;
+    const bool open = given_ || closed == 0;
+    if (other || (!open && (linear_ || !total_))) return false;
+    double by[kGroup], slope[kGroup];
+    const bool units = linear_ && total_, turns = job_.rule == Rule::hourglass && slope_ > 0;
+    for (int i = 0; i < n; ++i) {
+      by[i] = (units ? base[i] : 1) / radius[i];
+      slope[i] = !turns ? slope_ : base[i] == 0 ? 0 : std::copysign(slope_, base[i]);
+    }
+    (linear_ && open ? straight_ : steep_).add_all(n, z, p, v, g, by, slope);
+    return true;
   }
 
   // dr/dx in each entry that may be chosen.
@@ -370,6 +400,7 @@ class MapVjpBlock {
   const MapVjpJob& job_;
   const Scratch<T>& s_;
   const bool linear_, total_, given_;
+  const double slope_;  // of rows without hidden entries, if the control is one number: dr/dx
   Pulled<T> straight_, steep_;
 };
 

@@ -37,6 +37,7 @@ class MapBlock {
     bool one_by_one = done != 0;
     later_ = grouped && K > kBesideLimit && square_later(row, n, src);
     if (sums_ && K <= kBesideLimit) sum_up(row, n, src, made, dst);
+    larger_ = grouped ? larger_parts(row, n, made) : 0;
     for (int i = 0; i < n; ++i) {
       if (done >> i & 1) continue;
       T* const x = slot(i);
@@ -51,13 +52,13 @@ class MapBlock {
       }
       if (points_[i] == x) std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
       if (made[i].outside) job_.outside->store(true);
-      one_by_one |= made[i].way != Way::project || larger_part(made[i]) != larger_part(made[0]);
+      one_by_one |= made[i].way != Way::project;
       if (made[i].way == Way::shares) finish(made, i, K, dst);  // while it is in the first cache
     }
     if (job_.transform == Transform::exp && job_.rule == Rule::given && !job_.power) scale_exponentials(made, n);
     for (int i = 0; i < n; ++i)
       if (!(done >> i & 1)) keep(row + i, made[i]);
-    if (!one_by_one) return project(made, 0, n, K, dst);
+    if (!one_by_one && (larger_ == 0 || larger_ == ~0u >> (32 - n))) return project(made, 0, n, K, dst);
     for (int i = 0; i < n; ++i)
       if (!(done >> i & 1) && made[i].way != Way::shares) finish(made, i, K, dst);
   }
@@ -89,7 +90,7 @@ class MapBlock {
 
   // Finds the sums of rows of which that is all they need: those are made `plain`. Meanwhile half of what comes next is asked for,
   // if rows are grouped: the other half is by the group, in the two passes it always makes.
-  void sum_up(int64_t row, int n, const T* const* src, Prepared* made, T* const* dst) const {
+  void sum_up(int64_t row, int n, const T* const* src, Prepared* made, T* const* dst) {
     constexpr int W = kWidth<T>;
     for (int i = 0; i < n; i += W) {
       Vec<T> sums[W] = {};
@@ -105,7 +106,10 @@ class MapBlock {
       }
       alignas(kVectorBytes) T sum[W];
       store(sum, fold_rows<T, Sum>(sums));
-      for (int j = 0; j < std::min(W, n - i); ++j) made[i + j] = of_sum(row + i + j, double(sum[j]), negative >> j & 1);
+      for (int j = 0; j < std::min(W, n - i); ++j) {
+        made[i + j] = of_sum(row + i + j, double(sum[j]), negative >> j & 1);
+        sum_of_[i + j] = double(sum[j]);
+      }
     }
   }
 
@@ -124,10 +128,10 @@ class MapBlock {
   template <class Place>
   bool share_alone(int64_t row, const T* z, Prepared& made, T* p, Place x) const {
     const double part = job_.radius_of(row);
-    const bool larger = part >= 0.5 && part < 1;
+    const bool larger = larger_part(part);
     Known<T> all;
     if (larger && job_.K >= kSampledFrom) all.start = threshold_of_some(z, part, x);
-    const bool negative = all.start > 0 ? sum_long<true>(z, all) : sum_long<false>(z, all);
+    const bool negative = all.start > 0 ? sum_long<Also::excess>(z, all) : sum_long<Also::least>(z, all);
     made = of_sum(row, all.sum, negative);
     double threshold;
     return larger && made.plain && project_share(x, job_.K, all, made.radius, p, s_, threshold);
@@ -147,16 +151,15 @@ class MapBlock {
     return T(cut.tau + cut.rest);
   }
 
-  // Finds what is known of a long row, with `places` the excess over its start. Is a score negative, or hidden?
-  template <bool places>
+  // Finds what is known of a long row, and the excess over its start if that is asked for. Is a score negative, or hidden?
+  template <Also also>
   bool sum_long(const T* z, Known<T>& all) const {
     Total<T> total, over;
     Sums<T> of;
     const Vec<T> start = splat(all.start);
     for (int64_t at = 0; at < job_.K; at += kGroupLimit<T>) {
       const int64_t n = std::min(kGroupLimit<T>, job_.K - at);
-      squares_ ? of.template add<true, false, places>(z + at, n, nullptr, start)
-               : of.template add<false, false, places>(z + at, n, nullptr, start);
+      squares_ ? of.template add<true, also>(z + at, n, nullptr, start) : of.template add<false, also>(z + at, n, nullptr, start);
       total.add(lanes_sum(of.sum)), over.add(-lanes_sum(of.over));
       of.sum = of.over = Vec<T>{};
     }
@@ -169,17 +172,25 @@ class MapBlock {
   void add(int64_t row, const T* z, int64_t K, T* x, Sums<T>& of) const {
     if (!squares_) of.template add<false>(z, K);
     else if (z == x || job_.radius_of(row) == 1) of.template add<true>(z, K);
-    else of.template add<true, true>(z, K, x);
+    else of.template add<true, Also::squares>(z, K, x);
   }
 
   Prepared of_sum(int64_t row, double sum, bool negative) const {
     const double keep = job_.radius_of(row);
     if (negative || !plain_sum<T>(sum, squares_) || !(keep == 1 || plain_radius<T>(keep * sum))) return {};
-    return {keep == 1 ? sum : keep * sum, 1, keep == 1 ? Way::shares : Way::project, false, true, sum};
+    return {keep == 1 ? sum : keep * sum, 1, keep == 1 ? Way::shares : Way::project, false, true};
   }
 
-  // Is the threshold so near 0 that the sum tells where it is?
-  static bool larger_part(const Prepared& made) { return made.plain && 2 * made.radius >= made.sum; }
+  // Is this part of the sum so large that the sum tells where the threshold is? All of it is shared without one.
+  static bool larger_part(double part) { return part >= 0.5 && part != 1; }
+
+  // The rows of which that is so, one bit each, of those that sum_up() has seen.
+  unsigned larger_parts(int64_t row, int n, const Prepared* made) const {
+    unsigned found = 0;
+    for (int i = 0; i < n && job_.K <= kBesideLimit; ++i)
+      found |= unsigned(made[i].plain && larger_part(job_.radius_of(row + i))) << i;
+    return found;
+  }
 
   // Where the points of a plain row stand. Rows that need filling up are copied.
   const T* points(Way way, const T* z, T* x, int64_t K) const {
@@ -280,10 +291,10 @@ class MapBlock {
 
   void project(const Prepared* made, int first, int n, int64_t K, T** dst) {
     const T* from[kGroup];
-    double r[kGroup], sums[kGroup], threshold[kGroup];
-    for (int i = 0; i < n; ++i) from[i] = points_[first + i], r[i] = made[first + i].radius, sums[i] = made[first + i].sum;
+    double r[kGroup], threshold[kGroup];
+    for (int i = 0; i < n; ++i) from[i] = points_[first + i], r[i] = made[first + i].radius;
     Scratch<T> s = s_;
-    if (larger_part(made[first]) && K <= kBesideLimit) s.sums = sums;
+    s.sums = larger_ >> first & 1 ? sum_of_ + first : nullptr;
     s.rows = slot(first);
     s.next = next_.from(first);
     s.squares = later_ ? later_rows_ + first : nullptr;
@@ -313,6 +324,8 @@ class MapBlock {
   const bool squares_, sums_;  // of squares; can the sum of a row be all it needs?
   const bool all_shares_;      // softmax: no row is projected
   Next<T> next_;               // the scores that come next, where groups of rows ask for them
+  unsigned larger_ = 0;        // rows whose radius is the larger part of their sum, one bit each
+  double sum_of_[kGroup];
   bool later_ = false;         // are rows of squares made by the first look at them?
   Squaring<T> later_rows_[kGroup];
   const T* points_[kGroup];    // where the points of each row stand

@@ -314,7 +314,8 @@ inline void project_group(const ProjectJob& job, double* r, const T** src, int n
     Survey<T> all;
     if (behind && project_behind(x, s.masks[i], K, r[i], dst[i], s, threshold[i], all)) continue;
     if (s.masks) hide_row(x, s.masks[i], K, slot), x = slot;
-    if (r[i] == 0 && (K < kBlockedFrom ? project_top<T> : project_top_long<T>)(x, K, dst[i], s, threshold[i])) continue;
+    if (r[i] == 0 && (K < kBlockedFrom ? project_top(x, K, dst[i], threshold[i]) : project_top_long(x, K, dst[i], s, threshold[i])))
+      continue;
     if (K > kGroupLimit<T> && project_direct(x, K, r[i], dst[i], s, threshold[i], behind ? &all : nullptr)) continue;
     if (x != slot) std::copy_n(x, K, slot);
     project_any(slot, K, r[i], dst[i], s, threshold[i]);
@@ -403,9 +404,9 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const bool read = in_place && job.xs.entry == 1 && (!job.mask || (write && job.rule == Rule::given));
   const bool behind = read && job.mask, alone = behind && K > kGroupLimit<T>;  // such rows may have to be copied, one by one
   const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
-  // Of long rows the radius is found while they are in the second cache.
-  const bool many = read && write && !alone && !(rule && K > kSoonLimit);
-  const int group = many ? kGroup : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
+  // Radii are found before a group asks for the rows of the next one, and of long rows while they are in the second cache.
+  const int found = K > kSoonLimit ? 1 : K > kLaneLimit ? kWidth<T> : kGroup;
+  const int group = read && write && !alone ? (rule ? found : kGroup) : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
   const Workspace<T> workspace(K, !read || !write ? group : behind && kCopiesMasked && !alone ? kWidth<T> : 1);
   Scratch<T> s = workspace.view();
   s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written

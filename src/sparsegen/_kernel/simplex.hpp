@@ -361,8 +361,8 @@ inline Cut<T> climb(const Row<T, Place>& row, const Cut<T>& from, T low, double 
 inline constexpr int64_t kSoonLimit = 8192;  // longest row that is asked for in advance: the hardware foresees longer ones better
 
 // Two passes from a guess, the second where it leads when corrected by the curvature that normal scores would have there, or an
-// exponential tail if that is less. The set that gives is right for more than nine rows in ten: a cut that is not sure shows when it
-// is written.
+// exponential tail if that is less. The set it gives is right for more than nine rows in ten: a cut that is not sure shows when
+// it is written.
 template <class T>
 inline Cut<T> draft(const Row<T>& row, T start, T low, double r, double mean, double variance, int64_t ahead) {
   const Excess e = excess(row, start, ahead);
@@ -377,8 +377,8 @@ inline Cut<T> draft(const Row<T>& row, T start, T low, double r, double mean, do
   return f.sum <= 2 * r ? cut : climb(row, cut, low, r);
 }
 
-// Where the threshold lies beyond `start`, in steps of Newton's from there, in a row without negative entries. `below` entries are
-// not above `start`, and what they lack of it is `lack` in all: as if their number grew with a power of t, to the third order.
+// How many of Newton's steps from `start` lead to the threshold of a row without negative entries, of which `below` are not above
+// `start` and lack `lack` of it in all. It is as if the number of entries below t were a power of t; to the third order.
 template <class T, class V>
 inline V bend_of_share(V start, V step, V count, V below, V lack) {
   const V power = below * start / lack - T(1), part = power * below * step / (count * start * T(2));
@@ -786,7 +786,7 @@ inline bool project_share(Place x, int64_t K, const Known<T>& all, double r, T* 
 
 // A radius of 0: uniform on the maximal entries. False where the row needs project_any.
 template <class T>
-inline bool project_top(const T* x, int64_t K, T* p, const Scratch<T>&, double& threshold) {
+inline bool project_top(const T* x, int64_t K, T* p, double& threshold) {
   constexpr int W = kWidth<T>;
   Vec<T> t0 = splat(-kInf<T>), t1 = t0;
   Mask<T> bad{}, n{};
@@ -808,7 +808,7 @@ inline bool project_top(const T* x, int64_t K, T* p, const Scratch<T>&, double& 
   return true;
 }
 
-// Zeros but for `share` where x is `top`, or (`stream`) past the caches: blocks whose maxima are less are not read.
+// `share` where x is `top` and 0 elsewhere. Blocks whose maxima are less are not read.
 template <bool stream, class T>
 inline void write_top(const Row<T>& row, int64_t K, const T* maxima, T top, T share, T* p) {
   constexpr int64_t block = kBlock * kStep<T>;

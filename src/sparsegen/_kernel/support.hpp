@@ -135,7 +135,8 @@ template <class T>
 class Spread {
   static constexpr int W = kWidth<T>;
   static constexpr int64_t kOften = 2 * W;  // words after which sums are folded: each of two chains has added 32 numbers to a lane
-  // Where so many words, or fewer, have support for one that has, v is read for those alone. It is found out chunk by chunk.
+  // Where less than one word in kFew has support, v is read for those alone; else a branch that nobody foresees costs more. Each
+  // chunk goes by the one before.
   static constexpr int64_t kFew = 4, kFirst = 64 * W, kChunk = 512 * W;
 
  public:
@@ -162,7 +163,8 @@ class Spread {
     uint32_t* words = words_ + from / 32;
     Moments<T, true> even, odd;
     const auto fold = [&] {
-      sum_.add(lanes_sum(even.sum + odd.sum)), along_.add(lanes_sum(even.along + odd.along)), all_.add(lanes_sum(even.all + odd.all));
+      sum_.add(lanes_sum(even.sum + odd.sum)), all_.add(lanes_sum(even.all + odd.all));
+      along_.add(lanes_sum(even.along + odd.along));
       even.sum = odd.sum = even.along = odd.along = even.all = odd.all = Vec<T>{};
     };
     int64_t k = from, seen = 0, added = 0;
@@ -195,8 +197,9 @@ class Spread {
   bool sparse_ = true;  // do few words have support?
 };
 
-// A row of at least kSkipFrom entries of which w.p is found before its gradient is written, as every entry has a share of it. p is not
-// read again for that. `words` is room for the support.
+// A row of at least kSkipFrom entries of which w.p is found before its gradient is written, as every entry has a share of it. The
+// second pass reads the support off `words`, room for which is given, and not p again. Nothing is asked for in advance: the
+// hardware reads such rows faster than requests do.
 template <bool stream, class T, class F>
 inline void vjp_spread(const T* p, const T* v, int64_t K, Factors<T> by, T* g, uint32_t* words, const F& steep) {
   const auto touch = steep.row(0);

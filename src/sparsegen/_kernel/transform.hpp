@@ -85,7 +85,6 @@ struct Prepared {
   Way way = Way::project;
   bool outside = false;  // the domain
   bool plain = false;    // the scores are as they are given, none of them hidden: see Sums
-  double sum = 0;        // of the points of a plain row
 };
 
 inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // a radius that makes the row NaN
@@ -184,6 +183,10 @@ inline Prepared make_shares(Transform transform, const T* z, T* x, int64_t K, do
   return {keep == 1 ? sum : scaled(keep, sum), double(base), keep == 1 ? Way::shares : Way::project};
 }
 
+// What is found besides the sum and whether a score is negative: the least score; this and the excess over a place; or the squares
+// are kept.
+enum class Also { nothing, least, excess, squares };
+
 // The sum of a row's scores, or of their squares, as they are: scores are multiplied by powers of two only where that keeps the
 // sum, and what is divided by it, from overflow and from losing digits.
 template <class T>
@@ -192,16 +195,15 @@ struct Sums {
   Vec<T> over{};                       // minus the excess over a place
   Mask<T> count{};                     // minus the number of points above it
 
-  // Adds no more than kGroupLimit entries, as exactly as excess() does. With `made` their squares go to `x`, by whole vectors; with
-  // `places` the excess over `tau` is found as well.
-  template <bool squares, bool made = false, bool places = false>
+  // Adds no more than kGroupLimit entries, as exactly as excess() does. The squares go to `x`, by whole vectors, if they are kept.
+  template <bool squares, Also also = Also::nothing>
   void add(const T* z, int64_t K, [[maybe_unused]] T* x = nullptr, [[maybe_unused]] Vec<T> tau = Vec<T>{}) {
     constexpr int W = kWidth<T>;
     const auto one = [&](Vec<T> v, Vec<T>& s, [[maybe_unused]] Vec<T>& o, [[maybe_unused]] Vec<T>& l) {
       if constexpr (squares) s += v *= v;
       else s += v, l = vmin(v, l);
-      if constexpr (made) store(x, v), x += W;
-      if constexpr (places) add_negative<T>(tau - v, o, count);
+      if constexpr (also == Also::squares) store(x, v), x += W;
+      if constexpr (also == Also::excess) add_negative<T>(tau - v, o, count);
     };
     Vec<T> l0 = low, l1 = low;
     int64_t i = 0;
@@ -213,13 +215,13 @@ struct Sums {
       }
       sum += (s0 + s1) + (s2 + s3), over += (o0 + o1) + (o2 + o3);
     }
-    Vec<T> rest{};
+    Vec<T> rest{}, last = splat(kInf<T>);
     for (; i + W <= K; i += W) one(load(z + i), rest, over, l0);
-    low = vmin(l0, l1);
-    if (i == K) return void(sum += rest);
-    Vec<T> least = splat(kInf<T>);
-    one(load_part(z + i, int(K - i)), rest, over, least);
-    sum += rest, low = vmin(select<T>(last_lanes<T>(W - int(K - i)), splat(kInf<T>), least), low);
+    if (i < K) {
+      one(load_part(z + i, int(K - i)), rest, over, last);
+      if constexpr (also != Also::nothing) last = select<T>(last_lanes<T>(W - int(K - i)), splat(kInf<T>), last);
+    }
+    sum += rest, low = vmin(vmin(l0, l1), last);
   }
 
   bool negative() const { return lane_bits<T>(low < Vec<T>{}) != 0; }
