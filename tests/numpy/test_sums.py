@@ -98,7 +98,7 @@ def test_hidden_entries_and_other_rows_leave_a_row_as_it_is(name, lam, dtype, en
 
 
 def weights(k, dtype):
-    """Scores that are not negative. Of some rows the first entries, from which a search may start, are not like the others."""
+    """Scores of at least 0. The first entries of some rows, where a search may start, are not like the others."""
     rng = np.random.default_rng(k)
     z = abs(rng.standard_normal((10, k)))
     z[0] += 0.1
