@@ -76,6 +76,8 @@ def test_odd_rows_do_not_reach_their_neighbours_nor_how_many_there_are(engine, n
         assert torch.equal(among[whole], plain[whole])
         alone = torch.cat([f(row, **given) for row in spoilt.split(1)])
         assert torch.equal(among.nan_to_num(7), alone.nan_to_num(7))
+        assert torch.equal(f(spoilt.t(), dim=0, **given).t().nan_to_num(7), alone.nan_to_num(7))  # read where it stands
+        assert torch.equal(f(spoilt.t().contiguous(), dim=0, **given).t().nan_to_num(7), alone.nan_to_num(7))
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -341,8 +341,9 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   const bool own = std::is_same_v<S, T>, write = own && K == job.K && job.ps.entry == 1;
   const bool read = own && job.xs.entry == 1 && !job.mask;
   const int group = rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
-  // Rows that are made into points by lanes are not written over: those brought to slots go to slots of their own from there.
-  const bool apart = sizeof(T) == 4 && !job.power && K <= kLaneLimit && !read && !write;
+  // Rows that are made into points by lanes are not written over, nor where others are made into points in a buffer: those that are
+  // not written where they belong go to slots of their own.
+  const bool apart = sizeof(T) == 4 && !job.power && K <= kLaneLimit && !write;
   const Workspace<T> workspace(K, job.power ? kPowerSlots * group : apart ? 2 * group : group);
   Scratch<T> s = workspace.view(), out = s;
   if (apart) out.rows += group * s.stride;
