@@ -113,7 +113,12 @@ class Group {
     const Vec<T> bend = bend_of_share<T>(start, step_, count_, size - count_, sum_ - (sum - size * start));
     const Vec<T> next = tau_ + step_ * select<T>((bend > splat(T(0.5))) & (bend < splat(T(2))), bend, one);
     tau_ = select<T>(all, start, next);
-    if (hope_ & plain_) pass(Turn::later);
+    if (!(hope_ & plain_)) return;
+    pass(Turn::later);
+    if (!Layout::kWrittenTogether) return;
+    ++steps_, last_ = select<T>(all, last_, count_);  // as climb() does, but for rows that have arrived
+    tau_ = select<T>(all, start, between(add_down_lanes<T>(tau_, step_)));
+    pass(Turn::later);
   }
 
   // Writes the rows `left`, one bit each, and returns those left undone: they need project_any, or more patience.

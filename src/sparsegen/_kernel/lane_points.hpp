@@ -20,7 +20,6 @@ struct LaneNumbers {
     for (int i = 0; i < W; ++i) of[i] = given[std::min(i, n - 1)];
   }
   void read(Vec<T> v) {
-    typedef T Part __attribute__((vector_size(D * sizeof(T))));
     Part part[W / D];
     std::memcpy(part, &v, sizeof v);
     make([&](int i) { return __builtin_convertvector(part[i / D], Vec<double>); });
@@ -37,11 +36,16 @@ struct LaneNumbers {
     for (int i = 0; i < W; i += D) found |= lane_bits<double>(f(load(of + i))) << i;
     return found;
   }
-  Vec<T> narrow() const {
+  Vec<T> narrow() const {  // by vectors: entry by entry it would take as long as a pass
+    Part part[W / D];
+    for (int i = 0; i < W; i += D) part[i / D] = __builtin_convertvector(load(of + i), Part);
     Vec<T> found;
-    for (int i = 0; i < W; ++i) found[i] = T(of[i]);
+    std::memcpy(&found, part, sizeof found);
     return found;
   }
+
+ private:
+  typedef T Part __attribute__((vector_size(D * sizeof(T))));
 };
 
 template <class T>
@@ -50,7 +54,9 @@ class LanePoints final : public Maker<T> {
 
  public:
   // Rows [row, ...) of a job, of K entries each, which are written to dst[i].
-  LanePoints(const MapJob& job, int64_t row, T* const* dst) : job_(job), K_(job.K), row_(row), dst_(dst) {}
+  LanePoints(const MapJob& job, int64_t row, T* const* dst) : job_(job), K_(job.K), row_(row), dst_(dst) {
+    this->ends = job.rule == Rule::total && job.radius[0] == 1;
+  }
 
   // Rows whose shares were written, as all of the sum is their radius, one bit each; and what became of all: see Prepared.
   unsigned written = 0;
@@ -63,7 +69,7 @@ class LanePoints final : public Maker<T> {
     const bool total = job_.rule == Rule::total;
     const unsigned plain = (total ? shares(row_ + i, n) : points()) & ((1u << n) - 1), all = plain & whole_, rest = plain & ~all;
     if (all) write(all, dst_ + i);
-    if (rest && total && job_.transform == Transform::sq) each([](Vec<T> v) { return v * v; });
+    if (rest && total && job_.transform == Transform::sq && !squared_) each([](Vec<T> v) { return v * v; });
     written |= all << i;
     if (rest) std::copy_n(radius_.of, n, r);
     if (job_.radius_out) std::copy_n(radius_.of, n, radius + i), std::copy_n(base_.of, n, base + i);
@@ -79,12 +85,15 @@ class LanePoints final : public Maker<T> {
   // The least and the largest score of each row or, with `size`, size of a score. Of NaN they say nothing.
   template <bool size>
   Range range() const {
-    Range of[2] = {{splat(kInf<T>), splat(-kInf<T>)}, {splat(kInf<T>), splat(-kInf<T>)}};
-    for (int64_t k = 0; k < K_; ++k) {
+    Range even{splat(kInf<T>), splat(-kInf<T>)}, odd = even;
+    const auto add = [this](Range& of, int64_t k) {
       const Vec<T> v = load(lanes_ + k * W), u = size ? vmax(v, -v) : v;
-      of[k % 2].low = vmin(u, of[k % 2].low), of[k % 2].top = vmax(u, of[k % 2].top);
-    }
-    return {vmin(of[0].low, of[1].low), vmax(of[0].top, of[1].top)};
+      of.low = vmin(u, of.low), of.top = vmax(u, of.top);
+    };
+    int64_t k = 0;
+    for (; k + 2 <= K_; k += 2) add(even, k), add(odd, k + 1);
+    if (k < K_) add(even, k);
+    return {vmin(even.low, odd.low), vmax(even.top, odd.top)};
   }
 
   template <class F>
@@ -92,17 +101,30 @@ class LanePoints final : public Maker<T> {
     for (int64_t k = 0; k < K_ * W; k += W) store(lanes_ + k, f(load(lanes_ + k)));
   }
 
-  // The sums of f(score); with `kept`, the scores become that.
+  // The sums of f(score); with `kept`, the scores become that. Of at most 16 numbers that are not negative four chains of floats lose
+  // no more than three units in the last place.
   template <bool kept, class F>
   void sum_up(LaneNumbers<T>& sums, F&& f) {
-    LaneSums<T> of[2];
-    for (int64_t k = 0; k < K_; ++k) {
+    const auto made_of = [&](int64_t k) {
       const Vec<T> made = f(load(lanes_ + k * W));
       if constexpr (kept) store(lanes_ + k * W, made);
-      of[k % 2].add(made);
+      return made;
+    };
+    if (K_ <= kSortLimit) {
+      Vec<T> s0{}, s1{}, s2{}, s3{};
+      int64_t k = 0;
+      for (; k + 4 <= K_; k += 4) s0 += made_of(k), s1 += made_of(k + 1), s2 += made_of(k + 2), s3 += made_of(k + 3);
+      if (k < K_) s0 += made_of(k);
+      if (k + 1 < K_) s1 += made_of(k + 1);
+      if (k + 2 < K_) s2 += made_of(k + 2);
+      return sums.read((s0 + s1) + (s2 + s3));
     }
-    of[0].add(of[1]);
-    of[0].store(sums.of);
+    LaneSums<T> even, odd;
+    int64_t k = 0;
+    for (; k + 2 <= K_; k += 2) even.add(made_of(k)), odd.add(made_of(k + 1));
+    if (k < K_) even.add(made_of(k));
+    even.add(odd);
+    even.store(sums.of);
   }
 
   // p = x / sum of some rows or, of squares, z (z / sum): the square alone could lose digits that its share has.
@@ -159,7 +181,9 @@ class LanePoints final : public Maker<T> {
   unsigned sum_scores(LaneNumbers<T>& sum) {
     const bool squares = job_.transform == Transform::sq;
     Vec<T> low = splat(kInf<T>);
-    if (squares) sum_up<false>(sum, [](Vec<T> v) { return v * v; });
+    squared_ = squares && !job_.radius_per_row && job_.radius[0] != 1;  // no share is written from the scores
+    if (squared_) sum_up<true>(sum, [](Vec<T> v) { return v * v; });
+    else if (squares) sum_up<false>(sum, [](Vec<T> v) { return v * v; });
     else sum_up<false>(sum, [&](Vec<T> v) { return low = vmin(v, low), v; });
     const double least = least_plain_sum<T>(squares), most = kBigRadius<T>;
     return lane_bits<T>(low >= Vec<T>{}) & sum.bits([=](Vec<double> s) { return (s >= splat(least)) & (s <= splat(most)); });
@@ -188,6 +212,7 @@ class LanePoints final : public Maker<T> {
   LaneNumbers<T> radius_, base_;  // of the group at hand
   alignas(kVectorBytes) T sums_[W];
   unsigned whole_ = 0;
+  bool squared_ = false;  // are the scores of the group at hand squares by now?
 };
 
 }  // namespace sparsegen::SPARSEGEN_ISA

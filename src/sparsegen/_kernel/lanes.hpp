@@ -233,18 +233,18 @@ class LaneSums {
   Vec<double> sum_[N] = {};
 };
 
-// The sums of rows of at most 16 entries that stand in `lanes`, in the order of sum_row(): joined by halves.
-template <class T>
-inline void sum_as_rows(const T* lanes, int64_t K, double* sums) {
-  constexpr int half = 8, W = kWidth<T>;
-  LaneSums<T> of[half];
-  for (int j = 0; j < half && j < K; ++j) {
-    of[j].add(load(lanes + j * W));
-    if (j + half < K) of[j].add(load(lanes + (j + half) * W));
+// The sums of entries `from`, from + step, ... of rows of K > from that stand in `lanes`, in the order of sum_row(): sixteen sums,
+// joined by halves.
+template <int step, class T>
+__attribute__((always_inline)) inline LaneSums<T> sum_every(const T* lanes, int64_t K, int64_t from) {
+  LaneSums<T> of;
+  if constexpr (step == 16) {
+    for (int64_t k = from; k < K; k += step) of.add(load(lanes + k * kWidth<T>));
+  } else {
+    of = sum_every<2 * step>(lanes, K, from);
+    if (from + step < K) of.add(sum_every<2 * step>(lanes, K, from + step));
   }
-  for (int n = half / 2; n > 0; n /= 2)
-    for (int j = 0; j < n && j + n < K; ++j) of[j].add(of[j + n]);
-  of[0].store(sums);
+  return of;
 }
 
 // Gradients as vjp_short() has them, for n <= W rows of K >= kTile entries. `lanes` has room for 2 K vectors.

@@ -336,6 +336,14 @@ class ByLane {
     }
   }
 
+  // Asks for the share of a pass, for those that are not made.
+  void ask_for_next(Turn pass) const {
+    if (last_) return;  // of a call
+    const auto ask = [&](const T* memory, auto hint) { each_line(memory, W * K_, int(pass), kAskings, hint); };
+    if (W * K_ * int(sizeof(T)) > kNear) ask(next_, prefetch_far), ask(written_, prefetch_far_to_write);
+    else ask(next_, prefetch), ask(written_, prefetch_to_write);
+  }
+
   // Four chains of additions here and below: with fewer, each waits for the one before.
   template <bool hidden>
   Look<T> look(Vec<T>& size) {
@@ -371,6 +379,7 @@ class ByLane {
 
   template <class F>
   bool sorted(Look<T>& all, F&& cut) const {
+    if (K_ <= kSortLimit) ask_for_next(Turn::first);  // such rows make no first pass
     return sort_if_short<T>(K_, lanes_, all, cut);
   }
 
@@ -446,13 +455,6 @@ class ByLane {
     for (int i = 0; n < W && i < W; ++i) all[i] = rows[i < n ? i : 0], behind[i] = masks[i < n ? i : 0];
     if (n == W) each_line(masks[0] + ahead * K, W * K, 0, 1, prefetch);  // few lines: all of them at once
     to_lanes<true>(n < W ? all : rows, K, lanes, n < W ? behind : masks);
-  }
-
-  void ask_for_next(Turn pass) const {
-    if (last_) return;  // of a call
-    const auto ask = [&](const T* memory, auto hint) { each_line(memory, W * K_, int(pass), kAskings, hint); };
-    if (W * K_ * int(sizeof(T)) > kNear) ask(next_, prefetch_far), ask(written_, prefetch_far_to_write);
-    else ask(next_, prefetch), ask(written_, prefetch_to_write);
   }
 
   const T *next_, *written_;

@@ -35,6 +35,7 @@ class MapBlock {
     const bool grouped = K > kLaneLimit && K <= kGroupLimit<T> && !job_.power && !all_shares_;
     next_ = {grouped && read_ ? src[0] + read_ : nullptr, job_.xs.outer};
     bool one_by_one = done != 0;
+    find_sizes(n, grouped, src);
     later_ = grouped && K > kBesideLimit && square_later(row, n, src);
     if (sums_ && K <= kBesideLimit) sum_up(row, n, src, made, dst);
     larger_ = grouped ? larger_parts(row, n, made) : 0;
@@ -47,7 +48,7 @@ class MapBlock {
       } else if (made[i].plain) {
         points_[i] = points(made[i].way, src[i], x, K);
       } else {
-        made[i] = job_.power ? of_power(row + i, src[i], x) : prepare(row + i, src[i], x);
+        made[i] = job_.power ? of_power(row + i, src[i], x) : prepare(row + i, src[i], x, sizes_[i]);
         points_[i] = job_.power && made[i].way != Way::shares ? points(made[i].way, src[i], x, K) : x;
       }
       if (points_[i] == x) std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
@@ -200,22 +201,30 @@ class MapBlock {
     return x;
   }
 
+  // The sizes of rows that are squared: of whole vectors of rows together.
+  void find_sizes(int n, bool grouped, const T* const* src) {
+    constexpr int W = kWidth<T>;
+    if (job_.transform != Transform::sq || job_.rule != Rule::given) return;
+    std::fill_n(sizes_, kGroup, kInf<T>);
+    for (int i = 0; grouped && i + W <= n; i += W) store(sizes_ + i, sizes_of(src + i, job_.K));
+  }
+
   // Are all rows of a block squares that the first look at them may make?
   bool square_later(int64_t row, int n, const T* const* src) {
     if (job_.transform != Transform::sq || job_.rule != Rule::given) return false;
     bool can = true;
     for (int i = 0; i < n && can; ++i) {
-      const T top = top_of<true>(src[i], job_.K);
+      const T top = sizes_[i] < kInf<T> ? sizes_[i] : top_of<true>(src[i], job_.K);
       later_rows_[i] = squaring(src[i], top);
       can = std::fabs(top) < kInf<T> && src[i] != slot(i) && of_squares(later_rows_[i], job_.radius_of(row + i)).radius > 0;
     }
     return can;
   }
 
-  Prepared prepare(int64_t row, const T* z, T* x) const {
+  Prepared prepare(int64_t row, const T* z, T* x, T size) const {
     const double control = job_.radius_of(row);
     if (job_.rule == Rule::total) return make_shares(job_.transform, z, x, job_.K, control, job_.second_of(row));
-    return make_points(job_.transform, z, x, job_.K, control);
+    return make_points(job_.transform, z, x, job_.K, control, size);
   }
 
   // Softmax and sparsemax are what they are everywhere.
@@ -256,15 +265,18 @@ class MapBlock {
       ++m;
     }
     const Next<T> next{read_ ? src[0] + read_ : nullptr, job_.xs.outer};
-    for (int i = 0; i < m; i += W) {
+    unsigned left = 0;  // of those at hand
+    int i = 0;
+    for (; K <= kSortLimit && i + W < m; i += 2 * W) left |= two_roots(from + i, std::min(W, m - i - W), K, to + i) << i;
+    for (; i < m; i += W) {
       const int rows = std::min(W, m - i);
       const auto by_lane = [&] { return ByLane<T>(from + i, rows, K, s_.lanes, W, to + i); };
       const auto by_row = [&] { return ByRow<T, const T*>(from + i, rows, K, next.from(i), written_ ? to + i : nullptr); };
-      unsigned left = K <= kLaneLimit ? find_roots(by_lane(), rows, K, to + i) : find_roots(by_row(), rows, K, to + i);
-      for (; left; left &= left - 1) {
-        const int j = i + __builtin_ctz(left);
-        root_row(from[j], K, to[j], s_, spare[j]);
-      }
+      left |= (K <= kLaneLimit ? find_roots(by_lane(), rows, K, to + i) : find_roots(by_row(), rows, K, to + i)) << i;
+    }
+    for (; left; left &= left - 1) {
+      const int j = __builtin_ctz(left);
+      root_row(from[j], K, to[j], s_, spare[j]);
     }
     return done;
   }
@@ -275,12 +287,22 @@ class MapBlock {
     RootGroup<T, Layout> group(layout, K);
     const unsigned rows = (1u << n) - 1;
     const bool stream = !Layout::kWrittenTogether && s_.stream && K % kWidth<T> == 0 && all_aligned(dst, n);
-    const auto run = [&](auto past) {
-      return s_.hidden ? group.template run<true, past.value>(rows, dst) : group.template run<false, past.value>(rows, dst);
-    };
-    const unsigned left = stream ? run(std::true_type()) : run(std::false_type());
+    s_.hidden ? group.template look<true>() : group.template look<false>();
     s_.hidden = group.hidden();
-    return left;
+    if (!(rows & group.plain())) return rows;
+    group.search();
+    return stream ? group.template write<true>(rows, dst) : group.template write<false>(rows, dst);
+  }
+
+  // The same of W rows that are sorted and `n` more: what one group waits for passes while the other is at work. See Together.
+  unsigned two_roots(const T* const* src, int n, int64_t K, T* const* dst) const {
+    constexpr int W = kWidth<T>;
+    ByLane<T> first(src, W, K, s_.lanes, 2 * W, dst), second(src + W, n, K, s_.lanes + K * W, 2 * W, dst + W);
+    RootGroup<T, ByLane<T>> a(first, K), b(second, K);
+    a.template look<false>(), b.template look<false>();
+    a.search(), b.search();
+    const unsigned left = a.template write<false>((1u << W) - 1, dst);
+    return left | b.template write<false>((1u << n) - 1, dst + W) << W;
   }
 
   void keep(int64_t row, const Prepared& made) const {
@@ -326,6 +348,7 @@ class MapBlock {
   Next<T> next_;               // the scores that come next, where groups of rows ask for them
   unsigned larger_ = 0;        // rows whose radius is the larger part of their sum, one bit each
   double sum_of_[kGroup];
+  T sizes_[kGroup];            // of rows that are squared; inf: not known
   bool later_ = false;         // are rows of squares made by the first look at them?
   Squaring<T> later_rows_[kGroup];
   const T* points_[kGroup];    // where the points of each row stand

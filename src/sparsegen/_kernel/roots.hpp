@@ -50,23 +50,7 @@ class RootGroup {
  public:
   RootGroup(Layout& layout, int64_t K) : layout_(layout), K_(K) {}
 
-  // Writes those of `rows`, one bit each, that it has an answer for; returns the others. Are -inf among the scores likely? See
-  // Group::look().
-  template <bool hidden, bool stream>
-  unsigned run(unsigned rows, T* const* dst) {
-    look<hidden>();
-    if (!(rows & plain_)) return rows;
-    if (!sorted_) first();
-    pass(Turn::second);
-    return write<stream>(rows, dst);
-  }
-
-  // Were there any?
-  bool hidden() const { return hidden_; }
-
- private:
-  static constexpr int kClimbs = 4;  // more help nobody but rows with an entry at the threshold
-
+  // The stages, to be called in this order. Are -inf among the scores likely? See Group::look().
   template <bool hidden>
   void look() {
     Look<T> all;
@@ -86,6 +70,39 @@ class RootGroup {
     plain_ = lane_bits<T>(numbers & (vmax(top_, -top_) <= splat(T(1024 * kRoot))));
     tau_ = between(start);
   }
+
+  void search() {
+    if (!sorted_) first();
+    pass(Turn::second);
+  }
+
+  // Writes those of `left`, one bit each, that it has an answer for; returns the others.
+  template <bool stream>
+  unsigned write(unsigned left, T* const* dst) {
+    unsigned tried = 0;
+    for (int climbs = 0;; ++climbs) {
+      hope_ = left & plain_;
+      // Squares far larger than 4 have too few digits of what they exceed it by.
+      const unsigned near = hope_ & lane_bits<T>(real_ & (over_ <= splat(T(kSquares))));
+      const Vec<T> half = splat(T(1 / kRoot));
+      const Recipe<T> recipe(tau_ * half, rest_ * half, kRootDoubt<T> * half / sum_, half, count_);
+      if (near) left &= ~(near & layout_.template write<stream, Squarely>(near, 0, recipe, dst)), tried |= near;
+      hope_ = left & plain_;
+      if (!hope_ || climbs == kClimbs) break;
+      climb();
+    }
+    if (left & tried) layout_.put_back(left & tried, dst);  // what is left is worked from its scores
+    return left;
+  }
+
+  // The rows that have an answer here at all, one bit each.
+  unsigned plain() const { return plain_; }
+
+  // Were there any?
+  bool hidden() const { return hidden_; }
+
+ private:
+  static constexpr int kClimbs = 4;  // more help nobody but rows with an entry at the threshold
 
   // The squares over t have the third derivative -2 density; for normal scores the density at tau is known from the sums.
   void first() {
@@ -114,24 +131,6 @@ class RootGroup {
     if (lane_bits<T>(real_) == lane_bits<T>(~Mask<T>{})) return;
     const Vec<T> squares = over_ + T(kSquares), newton = (squares - vsqrt(squares) * T(kRoot)) / sum_;
     rest_ = select<T>(real_, rest_, newton);
-  }
-
-  template <bool stream>
-  unsigned write(unsigned left, T* const* dst) {
-    unsigned tried = 0;
-    for (int climbs = 0;; ++climbs) {
-      hope_ = left & plain_;
-      // Squares far larger than 4 have too few digits of what they exceed it by.
-      const unsigned near = hope_ & lane_bits<T>(real_ & (over_ <= splat(T(kSquares))));
-      const Vec<T> half = splat(T(1 / kRoot));
-      const Recipe<T> recipe(tau_ * half, rest_ * half, kRootDoubt<T> * half / sum_, half, count_);
-      if (near) left &= ~(near & layout_.template write<stream, Squarely>(near, 0, recipe, dst)), tried |= near;
-      hope_ = left & plain_;
-      if (!hope_ || climbs == kClimbs) break;
-      climb();
-    }
-    if (left & tried) layout_.put_back(left & tried, dst);  // what is left is worked from its scores
-    return left;
   }
 
   Layout& layout_;

@@ -193,6 +193,7 @@ struct Maker {
   virtual unsigned make(T* lanes, int i, int n, double* r) = 0;
 
   const T* sums = nullptr;  // of W rows without negative entries, if their radii are the larger parts of them
+  bool ends = false;        // are rows written by make(), as a rule, and not projected?
 
  protected:
   ~Maker() = default;
@@ -245,6 +246,11 @@ class Together {
     return radii_;
   }
 
+  // What the passes would ask for that rows which a maker ends do not make.
+  void ask_for_rest(const ByLane<T>& layout) const {
+    if (maker_ && maker_->ends) layout.ask_for_next(Turn::first), layout.ask_for_next(Turn::second), layout.ask_for_next(Turn::write);
+  }
+
   // The sums of a group whose radii are the larger parts of them; false for others, and for rows that are sorted.
   template <class Layout>
   bool find_sums(int i, T* sums) const {
@@ -257,10 +263,12 @@ class Together {
   // Called: as parts of one function layouts would crowd each other out of the registers.
   template <class Layout>
   __attribute__((noinline)) unsigned one(Layout&& layout, int i) {
+    if constexpr (Layout::kWrittenTogether) ask_for_rest(layout);
     Group<T, Layout> group(layout, radii(i), K_);
     if (maker_ && !group.plain()) return ((1u << size(i)) - 1) << i;
     alignas(kVectorBytes) T sums[W] = {};
     if (find_sums<Layout>(i, sums)) {
+      if constexpr (Layout::kWrittenTogether) layout.ask_for_next(Turn::first);  // which shares do not make
       group.share(load(sums));
       return write(group, i);
     }
@@ -273,6 +281,7 @@ class Together {
   // The shortest rows: what one group waits for at the end of each stage passes while the other's stage is under way. (Two
   // groups of longer rows would crowd each other out of the first cache.)
   unsigned two(ByLane<T> first, ByLane<T> second, int i) {
+    ask_for_rest(first), ask_for_rest(second);
     Group<T, ByLane<T>> a(first, radii(i, 0), K_), b(second, radii(i + W, 1), K_);
     if (maker_ && !(a.plain() | b.plain())) return ~0u >> (32 - size(i) - size(i + W)) << i;
     a.template look<false>(), b.template look<false>();
@@ -299,12 +308,37 @@ class Together {
   Maker<T>* maker_;
 };
 
+// Radii of 0 of short rows: n of them, W at a time, transposed. Returns those left undone, one bit each: NaN, infinite tops.
+template <class T>
+inline unsigned project_tops(const T* const* src, int n, int64_t K, T* const* dst, T* lanes, double* threshold) {
+  constexpr int W = kWidth<T>;
+  unsigned undone = 0;
+  for (int i = 0; i < n; i += W) {
+    const int m = std::min(W, n - i);
+    if (m == W) each_line(src[i] + n * K, W * K, 0, 1, prefetch), each_line(dst[i] + n * K, W * K, 0, 1, prefetch_to_write);
+    const T* rows[W];
+    for (int j = 0; j < W; ++j) rows[j] = src[i + (j < m ? j : 0)];
+    to_lanes(rows, K, lanes);
+    Vec<T> top = splat(-kInf<T>);
+    Mask<T> bad{}, count{};
+    for (int64_t k = 0; k < K * W; k += W) bad |= load(lanes + k) != load(lanes + k), top = vmax(load(lanes + k), top);
+    for (int64_t k = 0; k < K * W; k += W) count -= load(lanes + k) == top;
+    const unsigned all = (1u << m) - 1, done = all & lane_bits<T>(~bad & (vmax(top, -top) < splat(kInf<T>)));
+    const Vec<T> share = splat(T(1)) / __builtin_convertvector(count, Vec<T>);
+    if (done) from_lanes<T>(K, dst + i, done, [=](int64_t at, bool) { return keep<T>(load(lanes + at) == top, share); });
+    for (int j = 0; j < m; ++j) threshold[i + j] = double(top[j]) + 0.0;  // the zeros of a row may have either sign
+    undone |= (all & ~done) << i;
+  }
+  return undone;
+}
+
 // Projects src[i] to dst[i] for i < n. A row that needs project_any is copied to its slot of `s.rows`, or to the only one.
 template <class T>
 inline void project_group(const ProjectJob& job, double* r, const T** src, int n, int64_t K, T** dst,
                           LaneRadii<T>& radii, const Scratch<T>& s, double* threshold, Maker<T>* maker = nullptr) {
   unsigned undone = ~0u >> (32 - n);
   const bool tops = !maker && r[0] == 0 && std::all_of(r, r + n, [](double one) { return one == 0; });
+  if (tops && K <= kSortLimit && n > 1 && !s.masks) undone = project_tops(src, n, K, dst, s.lanes, threshold);
   if (K <= kGroupLimit<T> && !tops) undone = Together<T>(job, r, src, n, K, dst, radii, s, threshold, maker).run();
   for (; undone; undone &= undone - 1) {
     const int i = __builtin_ctz(undone);
@@ -359,7 +393,7 @@ inline void find_radii(const ProjectJob& job, int64_t row, int n, const T* const
   }
 }
 
-// The radii of the mean of the shortest rows, which stand transposed. (Sums along longer ones cost less.)
+// The radii of the mean of rows that stand transposed.
 template <class T>
 class MeanMaker final : public Maker<T> {
  public:
@@ -368,7 +402,7 @@ class MeanMaker final : public Maker<T> {
 
   unsigned make(T* lanes, int i, int n, double* r) override {
     alignas(kVectorBytes) double sums[kWidth<T>];
-    sum_as_rows(lanes, job_.K, sums);
+    sum_every<1>(lanes, job_.K, 0).store(sums);
     if (job_.radius_per_row || job_.radius_out || !find_plain(sums, r)) find_radii(job_, row_ + i, n, src_ + i, r, sums);
     return ~0u;
   }
@@ -417,7 +451,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   radii.set(r, kWidth<T>);
   const T* src[kGroup];
   MeanMaker<T> means(job, src);
-  const bool in_lanes = sizeof(T) == 4 && read && K <= kSortLimit && job.rule != Rule::given;
+  const bool in_lanes = sizeof(T) == 4 && read && K <= kLaneLimit && job.rule != Rule::given;
   const uint8_t* masks[kGroup];
   T* dst[kGroup];
   if (behind) s.masks = masks;

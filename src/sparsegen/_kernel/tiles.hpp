@@ -1,6 +1,8 @@
 // Moving lanes: sums of many vectors at once, packing, and tiles that turn rows into lanes and back.
 #pragma once
 
+#include <algorithm>
+
 #include "simd.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
@@ -8,6 +10,14 @@ namespace sparsegen::SPARSEGEN_ISA {
 struct Sum {
   template <class V>
   static V of(V a, V b) { return a + b; }
+};
+
+struct Max {  // of numbers: what it does with NaN depends on the lanes it stands in
+  template <class V>
+  static V of(V a, V b) {
+    if constexpr (std::is_arithmetic_v<V>) return std::max(a, b);
+    else return vmax(a, b);
+  }
 };
 
 #if defined(SPARSEGEN_NEON)
@@ -63,9 +73,17 @@ inline V fold_rows(const V* rows) {
                   (V)_mm256_permute2f128_pd((__m256d)a, (__m256d)b, 0x31));
   }
 #elif defined(SPARSEGEN_NEON)
-  static_assert(std::is_same_v<Op, Sum>, "pairs are added");
-  if constexpr (sizeof(T) == 4) return add_pairs(add_pairs(rows[0], rows[1]), add_pairs(rows[2], rows[3]));
-  else return add_pairs(rows[0], rows[1]);
+  if constexpr (std::is_same_v<Op, Sum>) {
+    if constexpr (sizeof(T) == 4) return add_pairs(add_pairs(rows[0], rows[1]), add_pairs(rows[2], rows[3]));
+    else return add_pairs(rows[0], rows[1]);
+  } else {
+    V found;
+    for (int i = 0; i < kWidth<T>; ++i) {
+      found[i] = rows[i][0];
+      for (int j = 1; j < kWidth<T>; ++j) found[i] = std::max(found[i], rows[i][j]);
+    }
+    return found;
+  }
 #else
   V found{};
   for (int i = 0; i < kWidth<T>; ++i) {

@@ -61,6 +61,27 @@ inline T top_of(const T* x, int64_t K) {
   return lanes_max(open ? vmax(top, -vmin(l0, l1)) : top);
 }
 
+// The largest size of a number in each of W rows, but for NaN; inf where an entry is hidden.
+template <class T>
+inline Vec<T> sizes_of(const T* const* rows, int64_t K) {
+  constexpr int W = kWidth<T>;
+  const auto size = [](Vec<T> v) { return vmax(v, -v); };
+  Vec<T> tops[W];
+  for (int i = 0; i < W; ++i) {
+    const T* const x = rows[i];
+    Vec<T> t0{}, t1{}, t2{}, t3{};
+    int64_t k = 0;
+    for (; k + 4 * W <= K; k += 4 * W) {
+      t0 = vmax(size(load(x + k)), t0), t1 = vmax(size(load(x + k + W)), t1);
+      t2 = vmax(size(load(x + k + 2 * W)), t2), t3 = vmax(size(load(x + k + 3 * W)), t3);
+    }
+    for (; k + W <= K; k += W) t0 = vmax(size(load(x + k)), t0);
+    if (k < K) t1 = vmax(size(load_part(x + k, int(K - k))), t1);
+    tops[i] = vmax(vmax(t0, t1), vmax(t2, t3));
+  }
+  return fold_rows<T, Max>(tops);
+}
+
 // A power of two that brings `top` near 1 without losing anything.
 template <class T>
 inline T near_one(T top) {
@@ -104,9 +125,9 @@ inline Prepared of_squares(const Squaring<T>& squares, double radius) {
   return {scaled(radius, double(squares.unit) * double(squares.unit)), double(squares.unit)};
 }
 
-// g(z) to `x`, for a radius that is given.
+// g(z) to `x`, for a radius that is given. The `size` of the largest score may be known.
 template <class T>
-inline Prepared make_points(Transform transform, const T* z, T* x, int64_t K, double radius) {
+inline Prepared make_points(Transform transform, const T* z, T* x, int64_t K, double radius, T size = kInf<T>) {
   const Vec<T> hidden = splat(-kInf<T>), zero{};
   if (transform == Transform::log) {
     Mask<T> wrong{};
@@ -118,7 +139,7 @@ inline Prepared make_points(Transform transform, const T* z, T* x, int64_t K, do
     return {outside ? kNone : radius, 0, Way::project, outside};
   }
   const bool exponential = transform == Transform::exp;
-  const T top = exponential ? top_of<false>(z, K) : top_of<true>(z, K);
+  const T top = exponential ? top_of<false>(z, K) : size < kInf<T> ? size : top_of<true>(z, K);
   if (!(std::fabs(top) < kInf<T>)) {  // +inf, or nothing to choose: project_any knows
     if (x != z) std::copy_n(z, K, x);
     return {radius, double(top)};
