@@ -1,6 +1,6 @@
 """Results of one comparison on different corpora, joined into one: corpora may be run one after another.
 
-Scale, rows of the table and first seed are the same for all; one corpus may have more seeds than another.
+Scale and first seed are the same for all; one corpus may have more seeds, or more rows of the table, than another.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from sparsegen._table.checks import fail
+from sparsegen.experiments.seq2seq.comparison import ROWS
 from sparsegen.experiments.seq2seq.corpora import CORPORA
 from sparsegen.experiments.store import Result
 
@@ -30,8 +31,9 @@ def without(result: Result, corpora: Collection[str]) -> Result | None:
         "tried": _of({*left, *borrowed.values()}, summary["tried"]),
         "chosen": _only(left, summary["chosen"]),
     }
-    config = _config(config, left, {}, seeds_of(result), borrowed)
-    return replace(result, config=config, rows=tuple(_of(left, result.rows)), summary={**summary, **kept})
+    rows = tuple(_of(left, result.rows))
+    config = {**_config(config, left, {}, seeds_of(result), borrowed), "maps": _maps(rows)}
+    return replace(result, config=config, rows=rows, summary={**summary, **kept})
 
 
 def seeds_of(result: Result) -> dict[str, Any]:
@@ -57,7 +59,7 @@ def join(kept: Result, result: Result) -> Result:
     Parameters
     ----------
     kept, result : Result
-        Of one experiment, scale and first seed, with the same rows of the table, and on different corpora.
+        Of one experiment, scale and first seed, and on different corpora.
     """
     _check(kept, "the Result that is kept", result.experiment, result.config, result.seed)
     both = (kept, result)
@@ -68,9 +70,9 @@ def join(kept: Result, result: Result) -> Result:
         part: _sorted(row for each in both for row in each.summary[part]) for part in ("leads", "table")
     }
     summary |= {"chosen": kept.summary["chosen"] | result.summary["chosen"], "tried": _tried(*both)}
+    rows = tuple(_sorted(row for each in both for row in each.rows))
     return Result(
-        result.experiment, config, result.seed,
-        tuple(_sorted(row for each in both for row in each.rows)), summary, _versions(*both),
+        result.experiment, {**config, "maps": _maps(rows)}, result.seed, rows, summary, _versions(*both),
         kept.wall_time + result.wall_time, min((each.started for each in both), key=_moment),
     )  # fmt: skip
 
@@ -81,7 +83,6 @@ def _check(kept: Result, where: str, experiment: str, config: dict[str, Any], se
     wanted = {
         "the experiment": (kept.experiment, experiment),
         "the scale": (kept.config["scale"], config["scale"]),
-        "maps": (sorted(kept.config["maps"]), sorted(config["maps"])),
         "the first seed": (kept.seed, seed),
     }
     for what, (has, new) in wanted.items():
@@ -101,6 +102,12 @@ def _config(
     made = {**config, "corpora": corpora, "presets": _only(corpora, presets or config.get("presets", {}))}
     made["seeds"] = counts if len(set(counts.values())) > 1 else next(iter(counts.values()))
     return {**made, "controls_from": borrowed}
+
+
+def _maps(rows: Rows) -> list[str]:
+    """The rows of the table that any corpus has."""
+    found = {row["row"] for row in rows}
+    return [name for name in ROWS if name in found]
 
 
 def _presets(result: Result) -> dict[str, Any]:
