@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import Any
 
@@ -147,9 +148,16 @@ def pairs(found: Found) -> str:
     return pairs_of(found["rows"])
 
 
-@mark("numbers", "translation")
+@mark("numbers")
 def minutes(found: Found) -> str:
     return minutes_of(found["rows"])
+
+
+@mark("translation", name="minutes")
+def least_minutes(found: Found) -> str:
+    """What a training takes where nothing else runs, and with what did."""
+    found_minutes = [row["train_seconds"] / 60 for row in found["rows"]]
+    return f"{min(found_minutes):.0f} at the least and {statistics.median(found_minutes):.0f} in the middle"
 
 
 @mark("numbers", name="table")

@@ -36,7 +36,7 @@ def controls_of(name: str) -> dict[str, float]:
 
 
 def input_of(name: str, x: Tensor) -> Tensor:
-    """Scores inside the domain of a map, in memory of their own: no map finds them in the caches that another left there."""
+    """Scores inside the domain of a map, in memory of their own: none finds them in caches that another map filled."""
     return x.abs() + 0.1 if MAPS[name].domain else x.clone()
 
 

@@ -7,6 +7,7 @@ import itertools
 import numpy as np
 import pytest
 import torch
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from toy_models import (
     SOURCE,
     TARGET,
@@ -41,6 +42,25 @@ def test_padding_changes_neither_loss_nor_gradient(name, layers):
         torch.testing.assert_close(p.grad, gradients[n], rtol=1e-3, atol=1e-4, msg=n)
     for embedding in (model.encoder.embedding, model.decoder.embedding):
         assert (embedding.weight.grad[PAD] == 0).all()
+
+
+@pytest.mark.parametrize("layers", [1, 2])
+def test_the_encoder_is_torchs_lstm_over_packed_sentences(layers):
+    encoder, lengths = lively(layers=layers).encoder, torch.tensor([5, 2, 7, 1])
+    source = torch.randint(4, len(SOURCE), (4, 7), generator=torch.Generator().manual_seed(0))
+    source = torch.where(torch.arange(7) < lengths[:, None], source, PAD)
+    packed = pack_padded_sequence(encoder.embedding(source), lengths, batch_first=True, enforce_sorted=False)
+    expected, last = encoder.lstm(packed)
+    expected, _ = pad_packed_sequence(expected, batch_first=True)
+    states, *ends = encoder(source, lengths)
+    words, weights = source != PAD, list(encoder.parameters())
+    torch.testing.assert_close(states[words], expected[words])
+    for found, wanted in zip(ends, last):
+        torch.testing.assert_close(torch.cat(found, dim=1), torch.cat(list(wanted), dim=1))
+    sums = states[words].square().sum() + ends[0][0].sum() + ends[1][-1].sum()
+    theirs = expected[words].square().sum() + last[0][:2].sum() + last[1][-2:].sum()
+    for found, wanted in zip(torch.autograd.grad(sums, weights), torch.autograd.grad(theirs, weights)):
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("attention", ["additive", "general", "dot"])

@@ -33,7 +33,7 @@ from sparsegen.experiments.seq2seq.training import BEST, TrainConfig, Trainer, l
 from sparsegen.experiments.seq2seq.vocabulary import WordVocabulary
 from sparsegen.experiments.store import Result, Stopwatch, to_json, write_text
 
-VERSION = "4"  # of the cells: raised when they would give other numbers
+VERSION = "5"  # of the cells: raised when they would give other numbers
 LOOKED_AT = 200  # validation sentences on which the support of a short run is measured
 SAMPLES = 3  # sentences of each test set whose heatmaps are kept
 
@@ -72,9 +72,9 @@ NUMBERS = Preset(
 NUMBERS_CONTROLS = {"softmax (with temp.)": 0.5, "sparsegen-lin": 0.75, "sparsehg": 1.0, "sparsegen-softmax": 0.5}
 
 
-# Headlines: sources are twice as long as Multi30k's, targets half as long. Every corpus gets between 1200 and 1700 steps: the two
-# small ones by half the batch and more epochs, ACL's 50 000 pairs by fewer.
-HEADLINES = replace(PRESETS["small"], train=replace(_SMALL, epochs=8, batch_size=64, decay_from=5), beam=3)
+# Headlines: sources are twice as long as Multi30k's, targets half as long. Every corpus gets about 1000 steps: the two
+# small ones by half the batch, ACL's 50 000 pairs by fewer epochs.
+HEADLINES = replace(PRESETS["small"], train=replace(_SMALL, epochs=6, batch_size=64, decay_from=4), beam=3)
 TITLES = replace(PRESETS["small"], train=replace(_SMALL, epochs=3, decay_from=2), beam=3)
 SIZED = {"gigaword": HEADLINES, "reuters": HEADLINES, "acl": TITLES}
 

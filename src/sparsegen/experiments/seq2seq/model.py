@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 import sparsegen.torch as sgt
 from sparsegen._table.checks import fail, one_of
@@ -91,29 +90,74 @@ class State(NamedTuple):
 
 
 class Encoder(nn.Module):
-    """A BiLSTM over word vectors; padding is neither read nor written."""
+    """A BiLSTM over word vectors. The states of padding mean nothing; those of words do not depend on it.
+
+    Both directions go step by step together, one of them over the words of each sentence in their opposite order.
+    """
 
     def __init__(self, config: ModelConfig) -> None:
         super().__init__()
         self.embedding = nn.Embedding(config.source_words, config.embedding, padding_idx=PAD)
         self.dropout = config.dropout
-        between = config.dropout if config.layers > 1 else 0.0
-        self.lstm = nn.LSTM(
-            config.embedding, config.hidden // 2, config.layers, bidirectional=True, batch_first=True, dropout=between
+        self.lstm = nn.LSTM(  # holds the weights
+            config.embedding, config.hidden // 2, config.layers, bidirectional=True, batch_first=True
         )
 
-    def forward(self, source: Tensor, lengths: Tensor) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
+    def forward(
+        self, source: Tensor, lengths: Tensor, precision: torch.dtype = torch.float32
+    ) -> tuple[Tensor, tuple[Tensor, ...], tuple[Tensor, ...]]:
         """Return the states of every word, and the last h and c of each layer."""
-        vectors = dropped(self.embedding(source), self.dropout, self.training)
-        packed = pack_padded_sequence(vectors, lengths, batch_first=True, enforce_sorted=False)
-        states, (h, c) = self.lstm(packed)
-        states, _ = pad_packed_sequence(states, batch_first=True, total_length=source.shape[1])
-        return states, _both_directions(h), _both_directions(c)
+        opposite = _opposite(lengths.to(source.device), source.shape[1])
+        states = dropped(self.embedding(source), self.dropout, self.training)
+        hs, cs = [], []
+        for layer in range(self.lstm.num_layers):
+            if layer:
+                states = dropped(states, self.dropout, self.training)
+            states, h, c = self._layer(layer, states, opposite, precision)
+            hs.append(h)
+            cs.append(c)
+        return states, tuple(hs), tuple(cs)
+
+    def _layer(self, layer: int, x: Tensor, opposite: Tensor, precision: torch.dtype) -> tuple[Tensor, Tensor, Tensor]:
+        """The states of a layer, and its h and c after the last word, both directions side by side."""
+        batch, half = x.shape[0], self.lstm.hidden_size
+        inputs = {f"l{layer}": x, f"l{layer}_reverse": _along(x, opposite)}
+        ways = [self._gates(name, words, precision) for name, words in inputs.items()]
+        h, c = x.new_zeros(2 * batch, half), x.new_zeros(2 * batch, half)
+        seen: list[tuple[Tensor, Tensor]] = []
+        for _ in range(x.shape[1]):
+            gates = torch.cat([gates(own) for gates, own in zip(ways, h.split(batch))])
+            h, c = lstm_cell(gates, c)
+            seen.append((h, c))
+        hs, cs = (torch.stack(part, dim=1) for part in zip(*seen))  # (2 batch, source, half)
+        there, back = hs.split(batch)
+        states = torch.cat([there, _along(back, opposite)], dim=2)
+        # Either way ends at the last step that is a word: the first word's opposite.
+        end = opposite[:, :1].repeat(2, 1)
+        last_h, last_c = (torch.cat(_along(part, end).squeeze(1).split(batch), dim=1) for part in (hs, cs))
+        return states, last_h, last_c
+
+    def _gates(self, name: str, x: Tensor, precision: torch.dtype) -> SharedLinear:
+        """What goes into the gates of one direction at each step: of the words, and of its own last state."""
+        of = {part: getattr(self.lstm, f"{part}_{name}") for part in ("weight_ih", "weight_hh", "bias_ih", "bias_hh")}
+        offsets = linear(x.transpose(0, 1), of["weight_ih"], precision) + (of["bias_ih"] + of["bias_hh"])
+        return SharedLinear(of["weight_hh"], offsets, precision)
 
 
-def _both_directions(last: Tensor) -> tuple[Tensor, ...]:
-    """From (layers * 2, batch, half) to one (batch, hidden) a layer."""
-    return tuple(torch.cat([last[i], last[i + 1]], dim=1) for i in range(0, last.shape[0], 2))
+def _opposite(lengths: Tensor, steps: int) -> Tensor:
+    """Where each word of a sentence stands when its words are in the opposite order, (batch, steps); padding stays.
+
+    >>> _opposite(torch.tensor([3, 1]), 3)
+    tensor([[2, 1, 0],
+            [0, 1, 2]])
+    """
+    at = torch.arange(steps, device=lengths.device)
+    return torch.where(at < lengths[:, None], lengths[:, None] - 1 - at, at)
+
+
+def _along(x: Tensor, steps: Tensor) -> Tensor:
+    """Some steps of each row of x (batch, steps, width)."""
+    return x.gather(1, steps[:, :, None].expand(-1, -1, x.shape[2]))
 
 
 class Decoder(nn.Module):
@@ -199,7 +243,7 @@ class Seq2Seq(nn.Module):
 
     def read(self, source: Tensor, lengths: Tensor, precision: torch.dtype = torch.float32) -> tuple[Memory, State]:
         """Encode a batch; return what the decoder reads and where it starts."""
-        states, h, c = self.encoder(source, lengths)
+        states, h, c = self.encoder(source, lengths, precision)
         memory = Memory(states, self.decoder.attention.project_keys(states), source != PAD)
         return memory, State(h, c, states.new_zeros(states.shape[0], states.shape[2]))
 
