@@ -62,7 +62,7 @@ def test_short_rows_are_as_bisection_has_them(engine, name, kind):
         assert abs(p.sum(1, dtype=np.float64) - 1).max() <= 4 * eps, k
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "hardmax", "entmax15"])
 def test_odd_rows_do_not_reach_their_neighbours_nor_how_many_there_are(engine, name):
     f = getattr(sgt, name)
     given = controls_of(name)
@@ -110,3 +110,14 @@ def test_halves_and_other_axes_take_the_same_way(engine, name):
         assert torch.equal(getattr(sgt, name)(z.float().t(), dim=0, **given).t(), want)
         rounded = torch.where((want > 0) & (want.half() == 0), torch.tensor(2.0**-24), want).half()
         assert torch.equal(getattr(sgt, name)(z, **given), rounded)
+
+
+def test_tops_of_short_rows_are_shared_evenly(engine):
+    for k in (2, 4, 8, 9, 10, 15, 16, 17):
+        for n in (2, 15, 16, 17, 33):
+            z = scores("hardmax", "tied", k, n)
+            z[::5, 0] = -math.inf
+            tops = z == z.max(1)[:, None]
+            np.testing.assert_array_equal(sg.hardmax(z), tops / tops.sum(1, dtype=np.float32)[:, None])
+            _, about = sg.project(z, 0.0, return_info=True)
+            np.testing.assert_allclose(about.threshold, z.max(1), rtol=1e-15)

@@ -185,7 +185,7 @@ SAMPLES = {
 
 
 # torch's own checks trace and compile: what only repeats another sample in other digits is left to `make test-slow`.
-REPEATED = ("float64", "float32", "float16", "dim-2", "a radius a row", "one row")
+REPEATED = ("float64", "float32", "float16", "dim-2", "a radius a row", "one row", "no rows", "dim-3 masked")
 CHECKED = [pytest.param(s, marks=pytest.mark.slow) if s in REPEATED else s for s in SAMPLES]
 
 

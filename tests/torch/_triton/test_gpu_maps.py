@@ -68,7 +68,13 @@ def test_a_map_is_one_call_there(name, gpu, monkeypatch):
     assert len(calls) == 1
 
 
-@pytest.mark.parametrize("name", ["sparsehourglass", "sparsegen_exp", "spherical_softmax", "sparsegen_lin"])
+AGAIN = [
+    "sparsehourglass",
+    *(pytest.param(name, marks=pytest.mark.slow) for name in ("sparsegen_exp", "sparsegen_lin")),
+]
+
+
+@pytest.mark.parametrize("name", [*AGAIN, "spherical_softmax"])
 def test_derivatives_of_derivatives(name, gpu):
     z = scores(name, 1, 4).to(gpu).requires_grad_()
     given = {key: value.to(gpu).requires_grad_() for key, value in control_tensors(name, (1,)).items()}
