@@ -72,8 +72,9 @@ NUMBERS = Preset(
 NUMBERS_CONTROLS = {"softmax (with temp.)": 0.5, "sparsegen-lin": 0.75, "sparsehg": 1.0, "sparsegen-softmax": 0.5}
 
 
-# Headlines: sources are twice as long as Multi30k's, targets half as long. Every corpus gets about 1000 steps: the two small ones
-# by half the batch, the 50 000 titles of the ACL, of which only frequent words are learned and others copied, by two epochs.
+# Headlines: sources are twice as long as Multi30k's, targets half as long. Every corpus gets about 1000 steps: the two
+# small ones by half the batch, the 50 000 titles of the ACL by two epochs. Of titles only frequent words are learned,
+# and others copied.
 HEADLINES = replace(PRESETS["small"], train=replace(_SMALL, epochs=6, batch_size=64, decay_from=4), beam=3)
 TITLES = replace(PRESETS["small"], train=replace(_SMALL, epochs=2, decay_from=1), min_count=5, beam=3)
 SIZED = {"gigaword": HEADLINES, "reuters": HEADLINES, "acl": TITLES}
