@@ -20,6 +20,7 @@ struct LaneNumbers {
     for (int i = 0; i < W; ++i) of[i] = given[std::min(i, n - 1)];
   }
   void read(Vec<T> v) {
+    typedef T Part __attribute__((vector_size(D * sizeof(T))));
     Part part[W / D];
     std::memcpy(part, &v, sizeof v);
     make([&](int i) { return __builtin_convertvector(part[i / D], Vec<double>); });
@@ -36,16 +37,11 @@ struct LaneNumbers {
     for (int i = 0; i < W; i += D) found |= lane_bits<double>(f(load(of + i))) << i;
     return found;
   }
-  Vec<T> narrow() const {  // by vectors: entry by entry it would take as long as a pass
-    Part part[W / D];
-    for (int i = 0; i < W; i += D) part[i / D] = __builtin_convertvector(load(of + i), Part);
+  Vec<T> narrow() const {
     Vec<T> found;
-    std::memcpy(&found, part, sizeof found);
+    for (int i = 0; i < W; ++i) found[i] = T(of[i]);
     return found;
   }
-
- private:
-  typedef T Part __attribute__((vector_size(D * sizeof(T))));
 };
 
 template <class T>

@@ -22,6 +22,7 @@ class MapBlock {
         sums_(job.rule == Rule::total && job.transform != Transform::exp && !job.power),
         all_shares_(job.rule == Rule::total && !job.radius_per_row && job.radius[0] == 1) {
     plain_.radius_per_row = true;
+    std::fill_n(sizes_, kGroup, kInf<T>);
   }
 
   // Rows [row, row + n), which stand at src[i] (their slots, or the scores themselves), to dst[i]; K counts the filling of
