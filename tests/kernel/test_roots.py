@@ -75,11 +75,13 @@ def test_a_row_does_not_feel_its_neighbours(engine):
         np.testing.assert_array_equal(sg.entmax15(np.asfortranarray(z.T), axis=0).T, together)
 
 
-def test_alphas_of_each_row_take_the_way_of_their_own(engine):
-    z, alpha = rows("normal", 12, np.float64), np.where(np.arange(90) % 3, 1.5, 1.25)
-    mixed = sg.entmax(z, alpha=alpha)
-    np.testing.assert_array_equal(mixed[alpha == 1.5], sg.entmax15(z[alpha == 1.5]))
-    np.testing.assert_array_equal(mixed[alpha == 1.25], sg.entmax(z[alpha == 1.25], alpha=1.25))
+@pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)
+def test_alphas_of_each_row_take_the_way_of_their_own(engine, dtype):
+    for k in (5, 12, 40, 100):
+        z, alpha = rows("tied", k, dtype), np.where(np.arange(90) % 3, 1.5, 1.25)
+        mixed = sg.entmax(z, alpha=alpha)
+        np.testing.assert_array_equal(mixed[alpha == 1.5], sg.entmax15(z[alpha == 1.5]))
+        np.testing.assert_array_equal(mixed[alpha == 1.25], sg.entmax(z[alpha == 1.25], alpha=1.25))
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=lambda t: t.__name__)

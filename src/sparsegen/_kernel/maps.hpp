@@ -20,7 +20,8 @@ class MapBlock {
   MapBlock(const MapJob& job, const Scratch<T>& s, int64_t read, int64_t written)
       : job_(job), s_(s), plain_(job), read_(read), written_(written), squares_(job.transform == Transform::sq),
         sums_(job.rule == Rule::total && job.transform != Transform::exp && !job.power),
-        all_shares_(job.rule == Rule::total && !job.radius_per_row && job.radius[0] == 1) {
+        all_shares_(job.rule == Rule::total && !job.radius_per_row && job.radius[0] == 1),
+        all_roots_(job.power && !job.second_per_row && job.second[0] == 1.5) {
     plain_.radius_per_row = true;
     std::fill_n(sizes_, kGroup, kInf<T>);
   }
@@ -28,6 +29,7 @@ class MapBlock {
   // Rows [row, row + n), which stand at src[i] (their slots, or the scores themselves), to dst[i]; K counts the filling of
   // short ones.
   void run(int64_t row, int n, int64_t K, const T* const* src, T** dst) {
+    if (all_roots_ && K == job_.K && K <= kGroupLimit<T>) return even_roots(row, n, K, src, dst);
     Prepared made[kGroup];
     const unsigned done = job_.power ? powers(row, n, src, dst) | (K <= kGroupLimit<T> ? roots(row, n, K, src, dst) : 0)
                           : in_lanes(K, src, dst) ? lanes(row, n, K, src, dst)
@@ -250,9 +252,14 @@ class MapBlock {
     return done;
   }
 
+  // Short rows that all have alpha = 1.5. Ten entries of a row are done before it is told apart from others, as roots() does.
+  void even_roots(int64_t row, int n, int64_t K, const T* const* src, T** dst) const {
+    for (int i = 0; job_.radius_out && i < n; ++i) keep(row + i, {1, 0, Way::root});
+    together(src, n, K, dst, read_ ? src[0] + read_ : nullptr, [this](int i) { return slot(i); });
+  }
+
   // Those of short rows that have alpha = 1.5; returns them, one bit each.
   unsigned roots(int64_t row, int n, int64_t K, const T* const* src, T** dst) const {
-    constexpr int W = kWidth<T>;
     const T* from[kGroup];
     T *spare[kGroup], *to[kGroup];
     unsigned done = 0;
@@ -265,21 +272,28 @@ class MapBlock {
       keep(row + i, {1, 0, Way::root});
       ++m;
     }
-    const Next<T> next{read_ ? src[0] + read_ : nullptr, job_.xs.outer};
-    unsigned left = 0;  // of those at hand
+    together(from, m, K, to, read_ ? src[0] + read_ : nullptr, [&](int i) { return spare[i]; });
+    return done;
+  }
+
+  // Rows from[i] to to[i], i < n, in groups of W. `read` is where those stand that come next, and spare(i) has room for row i.
+  template <class Spare>
+  void together(const T* const* from, int n, int64_t K, T* const* to, const T* read, Spare&& spare) const {
+    constexpr int W = kWidth<T>;
+    const Next<T> next{read, job_.xs.outer};
+    unsigned left = 0;
     int i = 0;
-    for (; K <= kSortLimit && i + W < m; i += 2 * W) left |= two_roots(from + i, std::min(W, m - i - W), K, to + i) << i;
-    for (; i < m; i += W) {
-      const int rows = std::min(W, m - i);
+    for (; K <= kSortLimit && i + W < n; i += 2 * W) left |= two_roots(from + i, std::min(W, n - i - W), K, to + i) << i;
+    for (; i < n; i += W) {
+      const int rows = std::min(W, n - i);
       const auto by_lane = [&] { return ByLane<T>(from + i, rows, K, s_.lanes, W, to + i); };
       const auto by_row = [&] { return ByRow<T, const T*>(from + i, rows, K, next.from(i), written_ ? to + i : nullptr); };
       left |= (K <= kLaneLimit ? find_roots(by_lane(), rows, K, to + i) : find_roots(by_row(), rows, K, to + i)) << i;
     }
     for (; left; left &= left - 1) {
       const int j = __builtin_ctz(left);
-      root_row(from[j], K, to[j], s_, spare[j]);
+      root_row(from[j], K, to[j], s_, spare(j));
     }
-    return done;
   }
 
   // Returns the rows left undone, one bit each.
@@ -346,6 +360,7 @@ class MapBlock {
   int64_t read_, written_;
   const bool squares_, sums_;  // of squares; can the sum of a row be all it needs?
   const bool all_shares_;      // softmax: no row is projected
+  const bool all_roots_;       // entmax, and alpha is 1.5 for all rows
   Next<T> next_;               // the scores that come next, where groups of rows ask for them
   unsigned larger_ = 0;        // rows whose radius is the larger part of their sum, one bit each
   double sum_of_[kGroup];

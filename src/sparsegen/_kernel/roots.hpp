@@ -13,20 +13,22 @@
 namespace sparsegen::SPARSEGEN_ISA {
 
 // Puts N entries a lane in order, and returns their threshold: entry k is in while the squares of what all larger ones exceed it
-// by are less than 4. It is right to a few units in the last place.
+// by leave room below 4. From entry to entry, d lower, that sum of squares grows by d times what the larger ones exceed both by,
+// so nothing cancels: what is left below the last entry that is in solves a quadratic equation, right to a few units in the last
+// place.
 template <int N, class T>
 inline Vec<T> sorted_root(Vec<T>* v) {
-  Vec<T> before{}, squares_before{}, sum{}, squares{};
   sort_lanes<N, T>(v, std::make_index_sequence<size_t(Network<N>().size)>());
-  Mask<T> n = ~Mask<T>{};  // minus the size so far: the largest is always in
+  Vec<T> room = splat(T(kSquares)), over{};  // the sum of what all larger entries exceed the one at hand by
+  Vec<T> last = v[0], left = room, sum{}, count = splat(T(1));  // the largest is always in
   for (int k = 1; k < N; ++k) {
-    const Vec<T> u = v[k] - v[0], square = u * u;
-    const Mask<T> in = (squares_before + square * T(k)) - (u + u) * before < splat(T(kSquares));
-    before += u, squares_before += square;
-    n += in, sum += keep<T>(in, u), squares += keep<T>(in, square);
+    const Vec<T> d = v[k - 1] - v[k], next = fma(d, splat(T(k)), over);
+    room = fma(-d, over + next, room), over = next;
+    const Mask<T> in = room > Vec<T>{};
+    last = select<T>(in, v[k], last), left = select<T>(in, room, left), sum = select<T>(in, over, sum);
+    count = select<T>(in, splat(T(k + 1)), count);
   }
-  const Vec<T> count = __builtin_convertvector(-n, Vec<T>), mean = sum / count;
-  return v[0] + (mean - vsqrt((splat(T(kSquares)) - squares) / count + mean * mean));
+  return last - left / (sum + vsqrt(fma(count, left, sum * sum)));
 }
 
 // The threshold of the heads, a subset of the row, bounds the row's from below. It is closer than the guess unless the scores lie
