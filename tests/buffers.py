@@ -111,3 +111,16 @@ def vjp_words(words: np.ndarray, v: np.ndarray, r: float, storage: str, threads:
     grad = Output(v.shape, storage)
     _core.project_vjp_words(words.ctypes.data, v.ctypes.data, grad.address, STORAGE[storage], *v.shape, r, threads)
     return grad.take()
+
+
+def root_vjp(p: np.ndarray, v: np.ndarray, storage: str, alpha=1.5, along: bool = False, threads: int = 1):
+    """Entmax's gradient in its scores, rows along the middle of (outer, K, inner); and in alpha, if `along`."""
+    outer, n, inner = p.shape
+    grad, grad_alpha = Output(p.shape, storage), Output((outer, inner), "float64")
+    alphas = np.ascontiguousarray(np.broadcast_to(alpha, (outer, inner)), np.float64) if np.ndim(alpha) else None
+    _core.map_vjp(
+        p.ctypes.data, p.ctypes.data, v.ctypes.data, grad.address, STORAGE[storage], outer, n, inner,
+        n * inner, inner, 1, 0, 0, True, 1.0, 0, 1.5 if np.ndim(alpha) else alpha,
+        0 if alphas is None else alphas.ctypes.data, 0, 0, 0, 0, 0, 0, grad_alpha.address if along else 0, threads,
+    )  # fmt: skip
+    return (grad.take(), grad_alpha.take()) if along else grad.take()

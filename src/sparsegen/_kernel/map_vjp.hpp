@@ -6,6 +6,7 @@
 #pragma once
 
 #include "functions.hpp"
+#include "root_vjp.hpp"
 #include "rows.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
@@ -130,6 +131,12 @@ class MapVjp {
     if (!row_.constant()) return shares();
     std::fill_n(row_.g, row_.K, T(0));  // not 0 times a slope, which may be infinite
     return {};
+  }
+
+  // Of a power: in alpha alone.
+  ControlGradients power_controls() const {
+    if (std::isnan(row_.p[0])) return {double(row_.p[0]), double(row_.p[0])};
+    return {0, job_.grad_second ? bending() : 0};
   }
 
   // In the temperature: -sum grad_z (z - top) / t.
@@ -290,7 +297,9 @@ class MapVjpBlock {
   void run(int64_t row, int n, const T* const* z, const T* const* p, const T* const* v, T* const* g) {
     straight_.n = steep_.n = 0;
     const bool even = add_even(row, n, z, p, v, g);
+    const unsigned done = job_.power && job_.K <= kRootLimit ? roots(row, n, p, v, g) : 0;
     for (int i = 0; i < n && !even; ++i) {
+      if (done >> i & 1) continue;
       const MapRow<T> one = row_at(row + i, z[i], p[i], v[i], g[i]);
       if (job_.power || (total_ && one.control == 1) || one.constant()) {
         keep(row + i, MapVjp<T>(job_, one, s_).run());
@@ -329,6 +338,23 @@ class MapVjpBlock {
     }
     (linear_ && open ? straight_ : steep_).add_all(n, z, p, v, g, by, slope);
     return true;
+  }
+
+  // Those with alpha = 1.5, together; returns them, one bit each. Nobody reads z here, so its slots are free.
+  unsigned roots(int64_t row, int n, const T* const* p, const T* const* v, T* const* g) const {
+    const T *ps[kGroup], *vs[kGroup];
+    T* gs[kGroup];
+    unsigned done = 0;
+    int m = 0;
+    for (int i = 0; i < n; ++i) {
+      if (job_.second_of(row + i) != 1.5) continue;
+      ps[m] = p[i], vs[m] = v[i], gs[m] = g[i], ++m, done |= 1u << i;
+    }
+    root_vjp<T>(ps, vs, m, job_.K, gs, s_);
+    if (!job_.grad_radius && !job_.grad_second) return done;
+    for (int i = 0; i < n; ++i)
+      if (done >> i & 1) keep(row + i, MapVjp<T>(job_, row_at(row + i, nullptr, p[i], v[i], g[i]), s_).power_controls());
+    return done;
   }
 
   // dr/dx in each entry that may be chosen.
