@@ -56,7 +56,7 @@ def pytest_collection_modifyitems(items):
 
 
 def _engines_side_by_side(items):
-    """The cases of each test with those that differ in the engine alone after one another: oracles remember a little."""
+    """The cases of each test, those that differ in the engine alone after one another: oracles remember a little."""
     found = {}
     for item in items:
         case = ()
