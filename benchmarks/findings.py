@@ -10,7 +10,7 @@ from marks import as_result, mark, span, table
 
 from sparsegen.experiments.ledger import ledger
 from sparsegen.experiments.multilabel.claims import CLOSE_F1
-from sparsegen.experiments.seq2seq.comparison import share
+from sparsegen.experiments.seq2seq.comparison import PAPERS_ROWS, share
 
 Found = dict[str, Any]  # a Result as its file holds it
 
@@ -257,7 +257,8 @@ def order(found: Found) -> str:
         "below": [lead for lead in leads if lead["high"] < 0],
     }
     alone = [corpus for corpus, text in seeds_of(found).items() if text.startswith("one seed")]
-    last = f" With one seed ({', '.join(alone)}) an interval says nothing of other seeds." if alone else ""
+    last = added(leads)
+    last += f" With one seed ({', '.join(alone)}) an interval says nothing of other seeds." if alone else ""
     if not any(sides.values()):
         return f"All {len(leads)} intervals have 0 in them: runs of this size tell no map from softmax.{last}"
     texts = [f"{len(side)} {'is' if len(side) == 1 else 'are'} {where} 0{named(side)}" for where, side in sides.items()]
@@ -266,6 +267,14 @@ def order(found: Found) -> str:
         f"Of {len(leads)} intervals {' and '.join(texts)}; {rest} {'has' if rest == 1 else 'have'} 0 in them and tell "
         f"nothing. One in twenty such intervals misses 0 where there is no difference.{last}"
     )
+
+
+def added(leads: list[Found]) -> str:
+    """How many intervals are of rows that the paper's table has not."""
+    rows = [lead["row"] for lead in leads if lead["row"] not in PAPERS_ROWS]
+    names = " and ".join(dict.fromkeys(rows))
+    verb = "is" if len(rows) == 1 else "are"
+    return f" {len(rows)} of the {len(leads)} {verb} of {names}, not in the paper's table." if rows else ""
 
 
 def named(leads: list[Found]) -> str:
@@ -279,7 +288,7 @@ def named(leads: list[Found]) -> str:
 
 @mark("translation")
 def spread(found: Found) -> str:
-    """How far the maps are apart at most, on one test set."""
+    """How far the maps, the paper's and what was added, are apart at most, on one test set."""
     scores = [
         [row["bleu"] for row in of_corpus(found, corpus, test).values()]
         for corpus in found["config"]["corpora"] for test in TESTS

@@ -39,6 +39,7 @@ UNWATCHED = pytest.StashKey()
 
 
 def pytest_collection_modifyitems(items):
+    items[:] = _engines_side_by_side(items)
     folders = tuple(str(Path(__file__).parent / part) for part in COMPILED)
     for item in items:
         given = item.callspec.params.values() if hasattr(item, "callspec") else ()
@@ -52,6 +53,18 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if any(word in item.nodeid for word in OTHERS) or item.get_closest_marker("hypothesis"):
             item.stash[UNWATCHED] = True
+
+
+def _engines_side_by_side(items):
+    """The cases of each test, those that differ in the engine alone after one another: oracles remember a little."""
+    found = {}
+    for item in items:
+        case = ()
+        if hasattr(item, "callspec"):
+            case = tuple((name, id(value)) for name, value in item.callspec.params.items() if name != "engine")
+        test = (item.path, item.cls, getattr(item, "originalname", item.nodeid))
+        found.setdefault(test, {}).setdefault(case, []).append(item)
+    return [item for cases in found.values() for same in cases.values() for item in same]
 
 
 def _by_test(items):

@@ -66,7 +66,7 @@ def project_bisect(x, r) -> np.ndarray:
     return _bisect_rows(x.tobytes(), r.tobytes(), x.shape[-1]).reshape(x.shape).copy()
 
 
-@functools.lru_cache(64)  # one engine after the other is given the same rows
+@functools.lru_cache(256)  # one engine after the other is given the same rows, a hundred sizes and radii of them
 def _bisect_rows(x: bytes, r: bytes, n: int) -> np.ndarray:
     radii = np.frombuffer(r)
     rows = np.frombuffer(x).reshape(len(radii), n)

@@ -194,6 +194,28 @@ def test_of_the_order_of_maps_is_said_what_intervals_tell(ends, seeds, start, en
     assert text.endswith(end)
 
 
+def test_intervals_of_rows_that_the_paper_has_not_are_counted_apart():
+    found = made_summaries(["acl"])
+    assert "paper" not in said("order", found)
+    found["summary"]["leads"].append({**found["summary"]["leads"][0], "row": "entmax-1.5"})
+    text = said("order", found)
+    assert text.startswith("All 3 intervals")
+    assert text.endswith(" 1 of the 3 is of entmax-1.5, not in the paper's table.")
+
+
+def test_a_row_that_the_paper_has_not_is_in_the_table_with_nothing_beside():
+    found = copy.deepcopy(read("translation"))
+    at, there = ("multi30k-en-fr", "test_2016_flickr"), marks.MARKS["translation.en_fr"](found)
+    kept = marks.MARKS["translation.ledger"](found), marks.MARKS["translation.sparse_support"](found)
+    own = [line for line in found["summary"]["table"] if (line["corpus"], line["row"]) == (at[0], "softmax")]
+    found["summary"]["table"] += [{**line, "row": "entmax-1.5", "paper": None, "support": 9.0} for line in own]
+    added = marks.MARKS["translation.en_fr"](found)
+    assert added.startswith(there)
+    (line,) = added.removeprefix(there).strip().splitlines()
+    assert re.fullmatch(r"\| entmax-1.5 \| [\d.]+ \|  \| [\d.]+ \|  \| 9.00 \|  \|", line)
+    assert (marks.MARKS["translation.ledger"](found), marks.MARKS["translation.sparse_support"](found)) == kept
+
+
 # Numbers outside of marks
 
 FENCED = re.compile(r"^```.*?^```$", re.DOTALL | re.MULTILINE)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -17,7 +18,12 @@ DTYPES = (np.float32, np.float64)
 
 def by_bisection(z, alpha):
     """Probabilities in long double: the shift of the largest entry halved until it stands still."""
-    a, u = np.longdouble(alpha) - 1, z.astype(np.longdouble)
+    return _bisected(z.tobytes(), z.shape, z.dtype, alpha)
+
+
+@functools.lru_cache(128)  # one engine after the other is given the same rows
+def _bisected(z, shape, dtype, alpha):
+    a, u = np.longdouble(alpha) - 1, np.frombuffer(z, dtype).reshape(shape).astype(np.longdouble)
     below = u.max(axis=1, keepdims=True) - u
 
     def shares(shift):
@@ -25,7 +31,7 @@ def by_bisection(z, alpha):
         on = a * w < 1
         return np.where(on, np.exp(np.log1p(-a * np.where(on, w, 0)) / a), 0)
 
-    low, high = np.zeros((len(z), 1), np.longdouble), np.full((len(z), 1), -np.expm1(-a * np.log(z.shape[1])) / a)
+    low, high = np.zeros((len(u), 1), np.longdouble), np.full((len(u), 1), -np.expm1(-a * np.log(shape[1])) / a)
     for _ in range(66):
         middle = (low + high) / 2
         more = shares(middle).sum(axis=1, keepdims=True) > 1

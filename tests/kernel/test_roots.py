@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 
 import numpy as np
@@ -17,15 +18,20 @@ DTYPES = (np.float32, np.float64)
 
 def by_sorting(z):
     """Probabilities in long double, by the threshold of every set of the largest entries."""
-    u = z.astype(np.longdouble)
+    return _sorted(z.tobytes(), z.shape, z.dtype)
+
+
+@functools.lru_cache(32)  # one engine after the other is given the same rows
+def _sorted(z, shape, dtype):
+    u = np.frombuffer(z, dtype).reshape(shape).astype(np.longdouble)
     u -= u.max(axis=1, keepdims=True)
     ordered = np.maximum(-np.sort(-u, axis=1), -1e6)  # what lies so far below counts for nothing
-    n = np.arange(1, z.shape[1] + 1)
+    n = np.arange(1, shape[1] + 1)
     mean = np.cumsum(ordered, axis=1) / n
     room = (4 - (np.cumsum(ordered**2, axis=1) - n * mean**2)) / n
     tau = mean - np.sqrt(np.maximum(room, 0))
     size = ((room >= 0) & (tau < ordered)).sum(axis=1)
-    return (np.maximum(u - tau[np.arange(len(z)), size - 1][:, None], 0) / 2) ** 2
+    return (np.maximum(u - tau[np.arange(len(u)), size - 1][:, None], 0) / 2) ** 2
 
 
 def rows(kind, k, dtype):

@@ -58,35 +58,27 @@ def _earlier(result: Result, path: Path) -> Result:
     return before if replace(result, wall_time=before.wall_time, started=before.started) == before else result
 
 
-def _say_replaced(console: Console, path: Path, before: Result | None, kept: tuple[str, ...], result: Result) -> None:
-    """Tell which corpora of a file have other numbers now."""
-    corpora = () if before is None or result == before else before.config.get("corpora", ())
-    again = [name for name in corpora if name not in kept]
-    if again:
-        say(console, f"{path} had other numbers of {', '.join(again)}, which are replaced")
-
-
 def run(
     experiment: Experiment, *, out: Path, data: Path | None, console: Console, name: str | None = None, **options: Any
 ) -> Result:
     """Run an experiment, resuming what an earlier run left in `out`; save it under a name, draw and show it.
 
-    Corpora of an earlier Result of that name that are not run now stay in it.
+    What an experiment keeps of an earlier Result of that name stays in it, and what it replaces is told.
     """
     assert experiment.run is not None  # others are drawn
     run_it, name = experiment.run, name or experiment.name
     folder, path = out / name, out / f"{name}.json"
     named = {} if data is None else {DATA_VARIABLE: str(data.resolve())}  # where worker processes find it, too
     before = _saved(path)
-    kept = () if before is None else experiment.kept(before, options)
-    if kept:
-        say(console, f"{path} has {', '.join(kept)} from before, which stays in it")
+    for kept in () if before is None else experiment.kept(before, options):
+        say(console, f"{path} has {kept}")
         options["beside"] = path
     with environment(named):
         result = _watched(console, name, lambda moved: run_it(store=folder, progress=moved, **options))
-    result = _earlier(result, path)
-    _say_replaced(console, path, before, kept, result)
+    before, result = _saved(path), _earlier(result, path)  # as it is by now
     result.save(path)
+    for lost in () if before is None else experiment.replaced(before, result):
+        say(console, f"{path} had {lost}")
     show(result, console)
     say_written(console, [path, *figures.save(figures.figures_of(result), folder)])
     return result

@@ -119,7 +119,11 @@ class Experiment:
         return self.runs or (Part(self.name),)
 
     def kept(self, saved: Result, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return what a run with these options leaves of a saved Result; then it takes the file as `beside`."""
+        """Return, in words, what a run with these options has not of a saved Result; it takes the file as `beside`."""
+        return ()
+
+    def replaced(self, saved: Result, result: Result) -> tuple[str, ...]:
+        """Return, in words, what a saved Result has that is not in the one that takes its place."""
         return ()
 
 

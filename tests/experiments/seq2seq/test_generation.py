@@ -427,6 +427,15 @@ def test_verdicts_on_summarization_follow_from_rouge(own, other, expected):
     assert verdicts(table, experiment="summarization", corpus="gigaword") == expected
 
 
+@pytest.mark.parametrize("experiment", ["translation", "summarization"])
+def test_what_the_paper_claims_is_judged_by_its_rows_alone(experiment):
+    more = {"entmax-1.5": 1.0, "sparsegen-softmax": 99.0}
+    options = {"experiment": experiment, "corpus": "multi30k-en-fr" if experiment == "translation" else "gigaword"}
+    table = {"gigaword": AHEAD, "duc2004": AHEAD}
+    other = {"gigaword": AHEAD | more, "duc2004": AHEAD | more | {"entmax-1.5": 0.1}}
+    assert ledger(made(other, FALLING, **options)) == ledger(made(table, FALLING, **options))
+
+
 def test_heatmaps_are_crisper_where_fewer_columns_are_dark():
     result = made({"a": AHEAD}, FALLING)
     for row, columns in zip(result.summary["tried"], (3, 2, 1)):
@@ -523,6 +532,14 @@ def test_curves_have_a_line_for_each_map(smoke):
     (axes,) = figures.learning_curves(result).axes
     assert [line.get_label() for line in axes.lines] == list(ROWS)
     assert axes.lines[2].get_ydata() == [result.rows[2]["curve"][0]["valid_accuracy"]]
+
+
+def test_the_legend_has_rows_that_only_one_corpus_has(smoke):
+    _, result = smoke
+    few = [{**row, "corpus": "a"} for row in result.rows if row["row"] in ("sparsemax", "softmax")]
+    more = [{**row, "corpus": "b"} for row in result.rows if row["row"] in ("entmax-1.5", "softmax")]
+    figure = figures.learning_curves(replace(result, rows=(*few, *more), config={"corpora": ["a", "b"]}))
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["softmax", "sparsemax", "entmax-1.5"]
 
 
 def test_reproduce_says_where_to_get_missing_data(tmp_path):

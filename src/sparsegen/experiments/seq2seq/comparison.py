@@ -21,11 +21,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Row:
-    """A row of the paper's table: a map and the values its control is chosen from."""
+    """A row of the paper's table, or one added to it: a map and the values its control is chosen from."""
 
     name: str
     mapping: str
     grid: tuple[float, ...] = ()
+    papers: bool = True  # what the paper claims is judged by its own rows alone
 
 
 ROWS = {
@@ -36,15 +37,16 @@ ROWS = {
         Row("sparsemax", "sparsemax"),
         Row("sparsegen-lin", "sparsegen_lin", (-1.0, 0.5, 0.75)),
         Row("sparsehg", "sparsehourglass", (0.1, 1.0, 10.0)),
-        Row("entmax-1.5", "entmax15"),
-        Row("sparsegen-softmax", "sparsegen_softmax", (0.25, 0.5)),
+        Row("entmax-1.5", "entmax15", papers=False),
+        Row("sparsegen-softmax", "sparsegen_softmax", (0.25, 0.5), papers=False),
     )
 }
 ALIASES = {"sparsegen_lin": "sparsegen-lin", "sparsehourglass": "sparsehg", "softmax-temp": "softmax (with temp.)"}
+PAPERS_ROWS = tuple(name for name, row in ROWS.items() if row.papers)
 BASES = ("softmax", "sparsemax")  # the rows that the paper compares its own with
 OPTIONS = (
     Option("corpora", "Names of corpora, with commas; else those of the experiment."),
-    Option("maps", "Rows of the table, with commas: softmax, sparsemax, sparsegen-lin, sparsehg; else all."),
+    Option("maps", "Rows of the table, with commas: softmax, sparsegen-lin, entmax-1.5 and the like; else all."),
     Option("controls_from", "A corpus whose validation chooses the controls for all; else each for itself.", str),
     Option("seeds", "How many seeds each row is trained with, from --seed on.", int),
 )
@@ -79,9 +81,20 @@ class Comparison(Experiment):
     randomised: Callable[[list[str], list[str], Any], float] | None = None
 
     def kept(self, saved: Result, options: Mapping[str, Any]) -> tuple[str, ...]:
-        """Return the corpora of a saved Result that a run with these options does not train on."""
-        run = options.get("corpora") or self.corpora
-        return tuple(name for name in saved.config.get("corpora", ()) if name not in run)
+        """Return, in words, the corpora and rows of a saved Result that a run with these options does not train."""
+        from sparsegen.experiments.seq2seq import joining
+
+        corpora, lender = options.get("corpora") or self.corpora, options.get("controls_from")
+        config = {"corpora": corpora, "maps": meant(options.get("maps", ())) or tuple(ROWS)}
+        config |= {"scale": options.get("scale", "small"), "seeds": options.get("seeds", 1)}
+        config["controls_from"] = dict.fromkeys(corpora, lender) if lender else {}
+        return tuple(joining.announced(saved, config, options.get("seed", 0)))
+
+    def replaced(self, saved: Result, result: Result) -> tuple[str, ...]:
+        """Return, in words, what a saved Result has of corpora that were trained on again and `result` has not."""
+        from sparsegen.experiments.seq2seq import joining
+
+        return tuple(joining.replaced(saved, result))
 
     def table(self, rows: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
         """Return the paper's table: a line a map and test set, means over seeds, with the paper's numbers beside."""
@@ -134,6 +147,11 @@ def _copied(found: list[dict[str, Any]]) -> dict[str, Any]:
         return {}
     words, copied, right = (sum(each[name] for each in found) for name in ("words", "copied", "copied_right"))
     return {"copied": copied / words if words else 0.0, "copied_right": right / copied if copied else None}
+
+
+def meant(maps: Iterable[str]) -> tuple[str, ...]:
+    """Return the rows that names or their aliases stand for."""
+    return tuple(ALIASES.get(name, name) for name in maps)
 
 
 def files(corpora: Iterable[str]) -> list[str]:

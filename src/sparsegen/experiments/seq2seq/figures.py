@@ -134,7 +134,9 @@ def learning_curves(result: Result) -> Figure:
             axes.set_xlim(0.7, axes.get_xlim()[1] + 0.3)
             axes.xaxis.set_major_locator(MaxNLocator(integer=True, min_n_ticks=1))
         panels[0].set_ylabel("validation accuracy")
-        figure.legend(*panels[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+        drawn = {line.get_label(): line for axes in panels for line in axes.get_lines()}  # one may have rows of its own
+        shown = {name: drawn[name] for name in CURVES if name in drawn}
+        figure.legend(shown.values(), shown.keys(), loc="outside upper center", ncols=3, frameon=False)
     return figure
 
 

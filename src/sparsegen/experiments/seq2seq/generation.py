@@ -24,7 +24,7 @@ from sparsegen.experiments.folders import DATA_VARIABLE, RUNS_VARIABLE, environm
 from sparsegen.experiments.registry import experiments
 from sparsegen.experiments.seq2seq import joining, text_metrics
 from sparsegen.experiments.seq2seq.batches import Pairs, encode
-from sparsegen.experiments.seq2seq.comparison import ALIASES, ROWS, Comparison
+from sparsegen.experiments.seq2seq.comparison import ROWS, Comparison, meant
 from sparsegen.experiments.seq2seq.corpora import Corpus, load_corpus
 from sparsegen.experiments.seq2seq.model import ModelConfig
 from sparsegen.experiments.seq2seq.search import Translation, copied_words, mean_support, translate
@@ -260,7 +260,7 @@ def _given(corpora: Names, maps: Names) -> dict[str, dict[str, dict[str, Any]]]:
 
 def _checked(experiment: Comparison, scale: str, corpora: Iterable[str], maps: Iterable[str]) -> tuple[Names, Names]:
     """The corpora and the rows meant, or a refusal; a missing file is said before any work."""
-    names = tuple(ALIASES.get(name, name) for name in maps) or tuple(ROWS)
+    names = meant(maps) or tuple(ROWS)
     for name in names:
         if name not in ROWS:
             fail(ValueError, "maps", "among " + ", ".join(map(repr, ROWS)), repr(name))
@@ -329,8 +329,9 @@ def run(
     store : path, optional
         Folder of the finished cells and trainings.
     beside : path, optional
-        A file with a Result of this experiment: its other corpora are in the Result that is returned, too. One that
-        cannot stand beside this run is refused before any work.
+        A file with a Result of this experiment: its other corpora are in the Result that is returned, too, and so are
+        its other rows of the same corpora, where the two runs agree in what both have. Other corpora that cannot stand
+        beside this run are refused before any work.
     how
         For :func:`sparsegen.experiments.sweep.run`.
     """
@@ -341,7 +342,7 @@ def run(
     config |= {"seeds": len(drawn), "presets": {corpus: asdict(preset(scale, corpus)) for corpus in corpora}}
     config["controls_from"] = {corpus: controls_from for corpus in corpora if controls_from not in ("", corpus)}
     if beside is not None:
-        joining.fitting(beside, experiment.name, config, seed)
+        joining.check_others(beside, experiment.name, config, seed)
     candidates = _candidates(tuned, maps, {"scale": scale, "seed": seed})
     with _runs(store):
         tried = sweep.run(tune, candidates, store=store, version=VERSION, **how) if candidates else []
@@ -354,5 +355,5 @@ def run(
     summary = {"leads": _leads(experiment, corpora, rows, scale), "table": experiment.table(rows), "chosen": chosen}
     summary["tried"] = [{**cell, **output} for cell, output in zip(candidates, tried)]
     result = clock.result(experiment.name, config, seed, rows, summary)
-    kept = None if beside is None else joining.fitting(beside, experiment.name, config, seed)  # as it is by now
+    kept = None if beside is None else joining.keeping(Result.load(beside), result)  # as it is by now
     return result if kept is None else joining.join(kept, result)
