@@ -67,11 +67,26 @@ struct Steep {
   }
 };
 
+// The same of squares none of which is hidden: what is the same for all entries of a row is in its factors, and z is left.
+template <class T>
+struct Times {
+  const T* const* z;
+
+  struct Row {
+    const T* z;
+    template <class Get>
+    Vec<T> operator()(Vec<T> x, int64_t at, Get&& get) const { return x * get(z + at); }
+  };
+
+  Times from(int i) const { return {z + i}; }
+  Row row(int i) const { return {z[i]}; }
+};
+
 // A number for each row as T has it, no larger than T can be: the w.p that it multiplies may be 0.
 template <class T>
 inline T within(double x) {
   constexpr double most = std::numeric_limits<T>::max();
-  return T(std::min(std::max(x, -most), most));
+  return T(x < -most ? -most : x > most ? most : x);
 }
 
 // Rows of a block whose gradients are w / r and what comes through the radius, brought together.
@@ -89,12 +104,19 @@ struct Pulled {
     ++n;
   }
 
-  // The first m rows of a block, all at once.
+  // The first m rows of a block, all at once. `by` and `slope` have room for whole vectors.
   void add_all(int m, const T* const* zs, const T* const* ps, const T* const* vs, T* const* gs, const double* by,
                const double* slope) {
+    constexpr int D = kWidth<double>;
+    typedef T Part __attribute__((vector_size(D * sizeof(T))));
+    const Vec<double> most = splat(double(std::numeric_limits<T>::max()));
+    const auto put = [=](T* to, Vec<double> x) {
+      const Part part = __builtin_convertvector(vmin(most, vmax(-most, x)), Part);  // as within() has it
+      std::memcpy(to, &part, sizeof part);
+    };
     n = m;
     for (int i = 0; i < m; ++i) z[i] = zs[i], p[i] = ps[i], v[i] = vs[i], g[i] = gs[i], row[i] = i;
-    for (int i = 0; i < m; ++i) scale[i] = within<T>(by[i]), each[i] = within<T>(-slope[i] * by[i]);
+    for (int i = 0; i < m; i += D) put(scale + i, load(by + i)), put(each + i, -load(slope + i) * load(by + i));
   }
 
   template <Along when, class F>
@@ -295,7 +317,7 @@ class MapVjpBlock {
 
   // Rows [row, row + n), which stand at z[i], p[i], v[i], to g[i].
   void run(int64_t row, int n, const T* const* z, const T* const* p, const T* const* v, T* const* g) {
-    straight_.n = steep_.n = 0;
+    straight_.n = steep_.n = 0, times_ = false;
     const bool even = add_even(row, n, z, p, v, g);
     const unsigned done = job_.power && job_.K <= kRootLimit ? roots(row, n, p, v, g) : 0;
     for (int i = 0; i < n && !even; ++i) {
@@ -321,21 +343,24 @@ class MapVjpBlock {
   }
 
   // Adds rows that are all alike, as they mostly are: short ones would be done before they were told apart. False: they are not.
+  // (Loops that compilers make vectors of: numbers in them are of one size, and nothing is chosen that could be.)
   bool add_even(int64_t row, int n, const T* const* z, const T* const* p, const T* const* v, T* const* g) {
     if (job_.power || job_.radius_per_row || (total_ && job_.radius[0] == 1)) return false;
     if (!job_.found || !job_.base || !job_.count) return false;
     const double *const radius = job_.found + row, *const base = job_.base + row, *const count = job_.count + row;
     const double K = double(job_.K), infinite = kInf<double>;
-    int other = 0, closed = 0;
-    for (int i = 0; i < n; ++i) other += (radius[i] == 0) | (std::fabs(radius[i]) == infinite), closed += count[i] != K;
-    const bool open = given_ || closed == 0;
+    int64_t other = 0, closed = 0;
+    for (int i = 0; i < n; ++i) other |= int64_t(radius[i] == 0) | int64_t(std::fabs(radius[i]) == infinite);
+    for (int i = 0; i < n; ++i) closed |= int64_t(count[i] != K);
+    const bool open = given_ || !closed;
     if (other || (!open && (linear_ || !total_))) return false;
-    double by[kGroup], slope[kGroup];
-    const bool units = linear_ && total_, turns = job_.rule == Rule::hourglass && slope_ > 0;
-    for (int i = 0; i < n; ++i) {
-      by[i] = (units ? base[i] : 1) / radius[i];
-      slope[i] = !turns ? slope_ : base[i] == 0 ? 0 : std::copysign(slope_, base[i]);
-    }
+    double by[kGroup] = {}, slope[kGroup] = {};
+    if (linear_ && total_) for (int i = 0; i < n; ++i) by[i] = base[i] / radius[i];
+    else for (int i = 0; i < n; ++i) by[i] = 1 / radius[i];
+    if (job_.rule == Rule::hourglass && slope_ > 0)
+      for (int i = 0; i < n; ++i) slope[i] = base[i] > 0 ? slope_ : base[i] < 0 ? -slope_ : 0;
+    else std::fill_n(slope, n, slope_);
+    times_ = job_.transform == Transform::sq && !closed && take_units(base, n, by);
     (linear_ && open ? straight_ : steep_).add_all(n, z, p, v, g, by, slope);
     return true;
   }
@@ -355,6 +380,16 @@ class MapVjpBlock {
     for (int i = 0; i < n; ++i)
       if (done >> i & 1) keep(row + i, MapVjp<T>(job_, row_at(row + i, nullptr, p[i], v[i], g[i]), s_).power_controls());
     return done;
+  }
+
+  // Takes what the derivative of squares has in every entry of a row, twice the square of their unit, into its factor. False where
+  // that is too far from 1; the factors are as they were then.
+  static bool take_units(const double* unit, int n, double* by) {
+    constexpr double most = sizeof(T) == 4 ? 0x1p30 : 0x1p250;
+    int64_t other = 0;
+    for (int i = 0; i < n; ++i) other |= int64_t(!(unit[i] >= 1 / most)) | int64_t(!(unit[i] <= most));
+    for (int i = 0; !other && i < n; ++i) by[i] *= 2 * (unit[i] * unit[i]);
+    return !other;
   }
 
   // dr/dx in each entry that may be chosen.
@@ -382,6 +417,10 @@ class MapVjpBlock {
         });
         break;
       case Transform::sq:
+        if (times_) {
+          climb_by(Times<T>{steep_.z});
+          break;
+        }
         climb([=](int i) {
           const Vec<T> unit = splat(T(base[at[i]]));
           return [=](Vec<T> x, Vec<T> z) { return x * (T(2) * (z * unit) * unit); };
@@ -394,7 +433,11 @@ class MapVjpBlock {
 
   template <class Of>
   void climb(Of of) {
-    const Steep<T, Of> steep{steep_.z, of};
+    climb_by(Steep<T, Of>{steep_.z, of});
+  }
+
+  template <class F>
+  void climb_by(const F& steep) {
     if (given_ && !job_.grad_radius) steep_.template run<Along::none>(job_.K, s_, steep);
     else steep_.template run<Along::before>(job_.K, s_, steep);
   }
@@ -428,6 +471,7 @@ class MapVjpBlock {
   const bool linear_, total_, given_;
   const double slope_;  // of rows without hidden entries, if the control is one number: dr/dx
   Pulled<T> straight_, steep_;
+  bool times_ = false;  // is what multiplies the gradients of squares in their factors, but for the scores?
 };
 
 template <class S>

@@ -47,7 +47,7 @@ class MapBlock {
       T* const x = slot(i);
       if (!grouped || (made[i].plain && made[i].way == Way::shares)) ask_for_next(src[i], dst[i]);
       if (later_) {
-        points_[i] = x, made[i] = of_squares(later_rows_[i], job_.radius_of(row + i));
+        points_[i] = x, made[i] = of_squares(later_rows_[i], job_.radius_of(row + i), sizes_[i] < kInf<T>);
       } else if (made[i].plain) {
         points_[i] = points(made[i].way, src[i], x, K);
       } else {
@@ -88,7 +88,7 @@ class MapBlock {
     const unsigned undone = Together<T>(plain_, r, src, n, K, dst, radii_, s_, nullptr, &points).run();
     const unsigned done = (points.written | ~undone) & ~0u >> (32 - n);
     for (int i = 0; job_.radius_out && i < n; ++i)
-      if (done >> i & 1) keep(row + i, {points.radius[i], points.base[i], Way::project, false, sums_});
+      if (done >> i & 1) keep(row + i, {points.radius[i], points.base[i], Way::project, false, true});
     return done;
   }
 
@@ -219,7 +219,7 @@ class MapBlock {
     for (int i = 0; i < n && can; ++i) {
       const T top = sizes_[i] < kInf<T> ? sizes_[i] : top_of<true>(src[i], job_.K);
       later_rows_[i] = squaring(src[i], top);
-      can = std::fabs(top) < kInf<T> && src[i] != slot(i) && of_squares(later_rows_[i], job_.radius_of(row + i)).radius > 0;
+      can = std::fabs(top) < kInf<T> && src[i] != slot(i) && of_squares(later_rows_[i], job_.radius_of(row + i), false).radius > 0;
     }
     return can;
   }

@@ -15,7 +15,7 @@ inline constexpr int64_t kLaneLimit = 64;  // longest row that is transposed: se
 // Longest row that shares a group: its partial sums, in four chains, need no folding.
 template <class T>
 inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
-inline constexpr int64_t kVjpLaneLimit = kVectorBytes < 64 ? 32 : 0, kVjpGroupLimit = 160, kPairLimit = 256;
+inline constexpr int64_t kVjpLaneLimit = kVectorBytes < 64 ? 32 : 0, kPairLimit = 256;
 inline constexpr int64_t kVjpSixteenLimit = 64;  // longest row of which sixteen, and the next sixteen, fit the first cache
 inline constexpr int kLineRows = 16;        // rows brought in together: a cache line of a transposed float array
 inline constexpr int kGroup = std::max(kLineRows, 2 * kWidth<float>);  // the same of rows that stand in one piece
@@ -502,6 +502,10 @@ inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Fa
     const F steep = touch.from(i);
     if (lanes) {
       if constexpr (std::is_same_v<F, Straight>) vjp_lanes<when>(p + i, v + i, m, K, by, g + i, s.lanes);
+#if defined(__AVX512F__)
+    } else if (K < W) {
+      vjp_tiny<when>(p + i, v + i, m, K, by, g + i, steep);
+#endif
     } else if (together) {
       const bool stream = s.stream && K % W == 0 && all_aligned(g + i, m);
       const auto f = !later && stream ? vjp_together<when, !later, T, F> : vjp_together<when, false, T, F>;

@@ -391,6 +391,25 @@ inline void count_where(Open<T> open, Mask<T>& n) {
 }
 #endif
 
+#if defined(__AVX512F__)
+template <class T>
+inline void add_where(Open<T> open, Vec<T> v, Vec<T>& sum) {
+  if constexpr (sizeof(T) == 4) sum = (Vec<T>)_mm512_mask_add_ps((__m512)sum, open, (__m512)sum, (__m512)v);
+  else sum = (Vec<T>)_mm512_mask_add_pd((__m512d)sum, open, (__m512d)sum, (__m512d)v);
+}
+#endif
+
+// Adds a * b in the lanes of `open`, rounded once where the instruction set can.
+template <class T>
+inline void add_product_where(Open<T> open, Vec<T> a, Vec<T> b, Vec<T>& sum) {
+#if defined(__AVX512F__)
+  if constexpr (sizeof(T) == 4) sum = (Vec<T>)_mm512_mask3_fmadd_ps((__m512)a, (__m512)b, (__m512)sum, open);
+  else sum = (Vec<T>)_mm512_mask3_fmadd_pd((__m512d)a, (__m512d)b, (__m512d)sum, open);
+#else
+  sum = fma(keep<T>(open, a), b, sum);
+#endif
+}
+
 // `v`, with -inf where the mask does not let an entry be chosen.
 template <class T>
 inline Vec<T> hide_vector(Vec<T> v, const uint8_t* mask) {
@@ -455,6 +474,39 @@ inline unsigned bits_above(Vec<T> a, Vec<T> b) {
   return lane_bits<T>(a > b);
 #endif
 }
+
+// The same as a mask.
+template <class T>
+inline Open<T> open_above(Vec<T> a, Vec<T> b) {
+#if defined(__AVX512F__)
+  return Open<T>(bits_above<T>(a, b));
+#else
+  return a > b;
+#endif
+}
+
+// The lanes of `mask` among those that are open.
+template <class T>
+inline Open<T> open_among(Open<T> open, Mask<T> mask) {
+#if defined(__AVX512F__)
+  return Open<T>(open & lane_bits<T>(mask));
+#else
+  return open & mask;
+#endif
+}
+
+// Counts lanes: with AVX-512 as a number, which the units for integers do beside the others; else for each lane, downwards.
+#if defined(__AVX512F__)
+template <class T>
+using Count = int64_t;
+template <class T>
+inline void count_open(Open<T> open, Count<T>& n) { n += __builtin_popcount(open); }
+#else
+template <class T>
+using Count = Mask<T>;
+template <class T>
+inline void count_open(Open<T> open, Count<T>& n) { n += open; }
+#endif
 
 // Sums across lanes go by halves, so that the rounding error grows with log2(W).
 #if defined(__AVX512F__)

@@ -174,8 +174,8 @@ class Spread {
       *words++ = word, seen += word != 0;
       if (skip && !word) continue;
       for (int j = 0; j < 32; j += 2 * W) {
-        even.add(load(p + k + j), load(v + k + j), ~Mask<T>{});
-        odd.add(load(p + k + j + W), load(v + k + j + W), ~Mask<T>{});
+        even.add(load(p + k + j), load(v + k + j));
+        odd.add(load(p + k + j + W), load(v + k + j + W));
       }
       if (++added % kOften == 0) fold();
     }
@@ -183,10 +183,10 @@ class Spread {
     each_vector<T>(end - k, [&](int64_t j, auto get, auto) {
       const Vec<T> last = get(p + k + j);
       *words |= uint32_t(bits_above<T>(last, Vec<T>{})) << j;
-      even.add(last, get(v + k + j), ~Mask<T>{});
+      even.add(last, get(v + k + j));
     });
     fold();
-    size_ -= lanes_sum(even.count + odd.count);
+    size_ += count_of<T>(even.count + odd.count);
     return seen;
   }
 

@@ -103,6 +103,27 @@ inline Vec<T> fold_counts(const Mask<T>* rows) {
   return __builtin_convertvector(-fold_rows<T, Sum>(rows), Vec<T>);
 }
 
+// The same of what count_open() has counted, W rows or one.
+template <class T>
+inline Vec<T> counts_of(const Count<T>* rows) {
+#if defined(__AVX512F__)
+  alignas(kVectorBytes) T n[kWidth<T>];
+  for (int i = 0; i < kWidth<T>; ++i) n[i] = T(rows[i]);
+  return load(n);
+#else
+  return fold_counts<T>(rows);
+#endif
+}
+
+template <class T>
+inline int64_t count_of(Count<T> row) {
+#if defined(__AVX512F__)
+  return row;
+#else
+  return -lanes_sum(row);
+#endif
+}
+
 #if defined(__AVX2__)
 // kPack[bits] moves the chosen ones of eight 32-bit lanes to the front, in order.
 struct PackTable {

@@ -120,9 +120,11 @@ inline Squaring<T> squaring(const T* z, T top) {
   return {z, unit, top * unit};
 }
 
+// `open`: none is known to be hidden.
 template <class T>
-inline Prepared of_squares(const Squaring<T>& squares, double radius) {
-  return {scaled(radius, double(squares.unit) * double(squares.unit)), double(squares.unit)};
+inline Prepared of_squares(const Squaring<T>& squares, double radius, bool open) {
+  const double unit = double(squares.unit);
+  return {scaled(radius, unit * unit), unit, Way::project, false, open};
 }
 
 // g(z) to `x`, for a radius that is given. The `size` of the largest score may be known.
@@ -151,7 +153,7 @@ inline Prepared make_points(Transform transform, const T* z, T* x, int64_t K, do
   }
   const Squaring<T> squares = squaring(z, top);
   make_row<false>(z, x, K, squares);
-  return of_squares(squares, radius);
+  return of_squares(squares, radius, size < kInf<T>);
 }
 
 // The radii of rows of exponentials, in their units: those of several rows together.

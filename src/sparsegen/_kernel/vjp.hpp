@@ -71,17 +71,41 @@ struct Straight {
 template <class T, bool with_along>
 struct Moments {
   Vec<T> sum{}, along{}, all{};
-  Mask<T> count{};
-  void add(Vec<T> p, Vec<T> v, Mask<T> among) {
-    const Mask<T> on = (p > Vec<T>{}) & among;
-    add_where<T>(on, v, sum), count_where<T>(on, count);
-    if constexpr (with_along) add_where<T>(on, v * p, along), add_where<T>(on, p, all);
+  Count<T> count{};
+  // Returns the lanes in the support.
+  Open<T> add(Vec<T> p, Vec<T> v) {
+    const Open<T> on = open_above<T>(p, Vec<T>{});
+    add(on, p, v);
+    return on;
+  }
+  void add(Open<T> on, Vec<T> p, Vec<T> v) {
+    add_where<T>(on, v, sum), count_open<T>(on, count);
+    if constexpr (with_along) add_product_where<T>(on, v, p, along), add_where<T>(on, p, all);
+  }
+};
+
+// What the first pass over a row has seen of its support, vector by vector, for the second, which then need not read p for it. Only
+// where a mask is a few bits: else reading p again costs less.
+template <class T, int64_t most>
+struct Seen {
+  static constexpr bool kKept = kVectorBytes == 64;
+  Open<T> in[kKept ? most / kWidth<T> + 1 : 1];
+  void keep(int64_t vector, Open<T> on) {
+    if constexpr (kKept) in[vector] = on;
+  }
+  template <class Get>
+  Open<T> at(int64_t vector, Get&& p) const {
+    if constexpr (kKept) return in[vector];
+    else return open_above<T>(p(), Vec<T>{});
   }
 };
 
 // Is memory asked for in advance? Where more is read than p and v the hardware foresees it, and asking takes time: 0026.
 template <class F>
 inline constexpr bool kAsks = std::is_same_v<F, Straight>;
+
+inline constexpr int64_t kVjpGroupLimit = 160;  // longest row that is worked in company
+inline constexpr int64_t kSkipFrom = 1024;  // row length from which steps without support are worth a branch
 
 // n <= W rows together: what follows the first pass, the means, is done for all of them at once. Meanwhile those that come
 // next, as a rule W K entries on, are asked for. `v` may be `g`.
@@ -93,28 +117,36 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
   const Remainder<T> rest(K);
   const Vec<T> zero{};
   Vec<T> sum[W], wp[W], all[W];
-  Mask<T> count[W];
+  Count<T> count[W];
+  Seen<T, kVjpGroupLimit + W> seen[W];
   // Half of what comes next in each pass: see Turn in layouts.hpp.
   const auto ask = [=](int pass, int i) {
     const int at = pass * n + i;
     if (!kAsks<F> || !asks || K < 2 * W) return;
     each_line(ps, next, K, at, 2, prefetch), each_line(vs, next, K, at, 2, prefetch);
   };
-  for (int i = n; i < W; ++i) sum[i] = wp[i] = all[i] = zero, count[i] = Mask<T>{};
+  for (int i = n; i < W; ++i) sum[i] = wp[i] = all[i] = zero, count[i] = Count<T>{};
   for (int i = 0; i < n; ++i) {
     Moments<T, when == Along::before> even, odd;
     const T *p = ps[i], *v = vs[i];
     int64_t k = 0;
     ask(0, i);
-    for (; k + 2 * W <= K; k += 2 * W)
-      even.add(load(p + k), load(v + k), ~Mask<T>{}), odd.add(load(p + k + W), load(v + k + W), ~Mask<T>{});
-    if (k < whole) even.add(load(p + k), load(v + k), ~Mask<T>{});
-    if (rest.size) odd.add(rest.get(p), rest.get(v), rest.fresh);
+    for (; k + 2 * W <= K; k += 2 * W) {
+      seen[i].keep(k / W, even.add(load(p + k), load(v + k)));
+      seen[i].keep(k / W + 1, odd.add(load(p + k + W), load(v + k + W)));
+    }
+    if (k < whole) seen[i].keep(k / W, even.add(load(p + k), load(v + k)));
+    if (rest.size) {
+      const Vec<T> last = rest.get(p);
+      const Open<T> on = open_above<T>(last, zero);
+      odd.add(open_among<T>(on, rest.fresh), last, rest.get(v));
+      seen[i].keep(whole / W, on);
+    }
     sum[i] = even.sum + odd.sum, count[i] = even.count + odd.count;
     if (when == Along::before) wp[i] = even.along + odd.along, all[i] = even.all + odd.all;
   }
   alignas(kVectorBytes) T means[W], shared[W];
-  const Vec<T> mean = fold_rows<T, Sum>(sum) / vmax(fold_counts<T>(count), splat(T(1)));
+  const Vec<T> mean = fold_rows<T, Sum>(sum) / vmax(counts_of<T>(count), splat(T(1)));
   store(means, mean);
   if constexpr (when == Along::before) {
     const Vec<T> along = fold_rows<T, Sum>(wp) - mean * fold_rows<T, Sum>(all);
@@ -127,19 +159,23 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
     const Vec<T> mean = splat(means[i]), scale = splat(by.scale[i]), more = when == Along::before ? splat(shared[i]) : zero;
     const auto touch = steep.row(i);
     const auto made = [&](Vec<T> w, int64_t at, auto get) {
-      return touch(when == Along::before ? w * scale + more : w * scale, at, get);
+      return touch(when == Along::before ? fma(w, scale, more) : w * scale, at, get);
     };
     Vec<T> w0{}, w1{}, last_p{}, last_v{};
+    Open<T> last_on{};
     ask(1, i);
-    if (rest.size) last_p = rest.get(p), last_v = rest.get(v);
+    if (rest.size) {
+      last_v = rest.get(v), last_on = seen[i].at(whole / W, [&] { return rest.get(p); });
+      if (when == Along::after) last_p = rest.get(p);
+    }
     for (int64_t k = 0; k < whole; k += W) {
-      const Vec<T> pk = load(p + k), w = keep<T>(pk > zero, load(v + k) - mean);
-      if (when == Along::after) w0 += w * pk;
+      const Vec<T> w = keep<T>(seen[i].at(k / W, [=] { return load(p + k); }), load(v + k) - mean);
+      if (when == Along::after) w0 += w * load(p + k);
       put<stream>(g + k, made(w, k, [](const T* x) { return load(x); }));
       if (kAsks<F> && asks && !stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
     }
     if (rest.size) {
-      const Vec<T> w = keep<T>(last_p > zero, last_v - mean);
+      const Vec<T> w = keep<T>(last_on, last_v - mean);
       if (when == Along::after) w1 = keep<T>(rest.fresh, w * last_p);
       rest.put(g, made(w, 0, [&](const T* x) { return rest.get(x); }));
     }
@@ -149,13 +185,52 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
   if (when == Along::after && by.along) store(by.along, fold_rows<T, Sum>(wp));
 }
 
+#if defined(__AVX512F__)
+// The same of rows that are less than a vector: there is one of each, and nothing to be asked for in parts.
+template <Along when, class T, class F>
+inline void vjp_tiny(const T* const* ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep) {
+  constexpr int W = kWidth<T>;
+  const unsigned entries = (1u << K) - 1;
+  const auto get = [=](const T* x) { return load_bits(x, entries); };
+  const Vec<T> zero{};
+  Vec<T> sum[W], wp[W], all[W];
+  Count<T> count[W];
+  Open<T> in[W];
+  for (int i = n; i < W; ++i) sum[i] = wp[i] = all[i] = zero, count[i] = 0;
+  for (int i = 0; i < n; ++i) {
+    Moments<T, when == Along::before> found;
+    in[i] = found.add(get(ps[i]), get(vs[i]));
+    sum[i] = found.sum, count[i] = found.count;
+    if (when == Along::before) wp[i] = found.along, all[i] = found.all;
+  }
+  alignas(kVectorBytes) T means[W], shared[W];
+  const Vec<T> mean = fold_rows<T, Sum>(sum) / vmax(counts_of<T>(count), splat(T(1)));
+  store(means, mean);
+  if constexpr (when == Along::before) {
+    const Vec<T> along = fold_rows<T, Sum>(wp) - mean * fold_rows<T, Sum>(all);
+    store(shared, along * load(by.each));
+    if (by.along) store(by.along, along);
+  }
+  for (int i = 0; i < n; ++i) {
+    const Vec<T> p = get(ps[i]), w = keep<T>(in[i], get(vs[i]) - splat(means[i])), scale = splat(by.scale[i]);
+    if (when == Along::after) wp[i] = w * p;
+    const Vec<T> made = steep.row(i)(when == Along::before ? fma(w, scale, splat(shared[i])) : w * scale, 0, get);
+    store_bits(gs[i], select<T>(Open<T>(lane_bits<T>(p != p)), p, made), entries);  // a row with NaN is NaN throughout
+    if (when == Along::after) wp[i] = select<T>(Open<T>(lane_bits<T>(p != p)), p, wp[i]);
+  }
+  if (when == Along::after && by.along) store(by.along, fold_rows<T, Sum>(wp));
+}
+#endif
+
 // Longer rows, `R` of them together so that one's sums across lanes do not wait for another's; the next `R`, which follow in
 // memory as a rule, are asked for meanwhile, p in the first pass and v in the second.
 template <int R, Along when, bool stream, class T, class F>
 inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, Factors<T> by, T* const* gs, const F& steep) {
+  constexpr int W = kWidth<T>;
   const T *p[R], *v[R];  // copies: the compiler need not fear that writing g changes them
   T* g[R];
   Moments<T, when == Along::before> found[R];
+  Seen<T, kSkipFrom> seen[R];
   Vec<T> wp[R] = {}, mean[R], scale[R], more[R] = {};
   static_assert(R <= 2);
   const decltype(steep.row(0)) touch[2] = {steep.row(0), steep.row(R - 1)};
@@ -165,11 +240,11 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, Factors
   };
   each_vector<T>(K, [&](int64_t at, auto get, auto) {
     ask(p, at);
-    for (int i = 0; i < R; ++i) found[i].add(get(p[i] + at), get(v[i] + at), ~Mask<T>{});
+    for (int i = 0; i < R; ++i) seen[i].keep(at / W, found[i].add(get(p[i] + at), get(v[i] + at)));
   });
   for (int64_t at = R * K; kAsks<F> && !stream && at < 2 * R * K; at += kLine<T>) prefetch_to_write(g[0] + at);
   for (int i = 0; i < R; ++i) {
-    const T one = lanes_sum(found[i].sum) / std::max(T(-lanes_sum(found[i].count)), T(1));
+    const T one = lanes_sum(found[i].sum) / std::max(T(count_of<T>(found[i].count)), T(1));
     mean[i] = splat(one);
     if constexpr (when == Along::before) {
       const T along = lanes_sum(found[i].along) - one * lanes_sum(found[i].all);
@@ -180,9 +255,9 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, Factors
   each_vector<T, stream>(K, [&](int64_t at, auto get, auto write) {
     ask(v, at);
     for (int i = 0; i < R; ++i) {
-      const Vec<T> pi = get(p[i] + at), w = keep<T>(pi > Vec<T>{}, get(v[i] + at) - mean[i]);
-      if (when == Along::after) wp[i] += w * pi;
-      write(g[i] + at, touch[i](when == Along::before ? w * scale[i] + more[i] : w * scale[i], at, get));
+      const Vec<T> w = keep<T>(seen[i].at(at / W, [&] { return get(p[i] + at); }), get(v[i] + at) - mean[i]);
+      if (when == Along::after) wp[i] += w * get(p[i] + at);
+      write(g[i] + at, touch[i](when == Along::before ? fma(w, scale[i], more[i]) : w * scale[i], at, get));
     }
   });
   for (int i = 0; i < R; ++i) {
@@ -191,8 +266,6 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, Factors
     if (std::isnan(first)) std::fill_n(g[i], K, first);
   }
 }
-
-inline constexpr int64_t kSkipFrom = 1024;  // row length from which steps without support are worth a branch
 
 // Entries a branch is about: no more than two lines of v are read for one that is in the support.
 template <class T>

@@ -1,0 +1,84 @@
+"""The way back of squares projected onto a radius or onto a share of their sum, on every engine.
+
+grad_z = 2 z o (w / r - (w.p) / r dr/dx), with s = [p > 0] and w = s o (v - mean_S v).
+"""
+
+import math
+
+import numpy as np
+import pytest
+
+import buffers
+from buffers import GIVEN, TOTAL
+
+# Less than a vector, together, alone, long: on either side of every limit, and of every vector.
+SIZES = (*range(1, 20), 31, 32, 33, 50, 63, 64, 65, 80, 127, 129, 300, 1023, 1024, 1100)
+RADIUS = 0.6  # or this share of the sum
+EPS = {"float32": 2.0**-23, "float64": 2.0**-52}
+
+
+def closed_form(z, p, v, rule):
+    """Gradients of scores and of the radius, or of the share, in long double; v is read on the support alone."""
+    z, p = z.astype(np.longdouble), p.astype(np.longdouble)
+    on, open_ = p > 0, z > -np.inf
+    x = np.where(open_, z, 0) ** 2
+    v = np.where(on, v, 0).astype(np.longdouble)
+    w = np.where(on, v - v.sum(1, keepdims=True) / np.maximum(on.sum(1, keepdims=True), 1), 0)
+    along = (w * p).sum(1, keepdims=True)
+    r, slope = (RADIUS, 0) if rule == GIVEN else (RADIUS * np.maximum(x.sum(1, keepdims=True), 1e-300), RADIUS)
+    grad = np.where(open_, 2 * np.where(open_, z, 0) * (w - along * slope) / r, 0)
+    return grad, -along[:, 0] / RADIUS
+
+
+def case(outer, k, inner, storage, scale=1.0):
+    rng = np.random.default_rng([outer, k, inner])
+    made = (scale * (np.abs(rng.standard_normal((outer, k, inner))) + 0.01), rng.standard_normal((outer, k, inner)))
+    return tuple(buffers.stored(x, storage) for x in made)
+
+
+def check(z, v, rule, storage):
+    p, grad, to_radius = buffers.squares(z, v, RADIUS, rule, storage, along=True)
+    want, wanted = closed_form(z, p, v, rule)
+    size = np.abs(want).max(1, keepdims=True) + (np.abs(v) * (p > 0)).max(1, keepdims=True) * np.abs(want).max()
+    assert (np.abs(grad - want) <= 64 * EPS[storage] * size + 1e-300).all(), f"K = {z.shape[1]}"
+    np.testing.assert_allclose(to_radius, wanted.astype(float), rtol=0, atol=64 * EPS[storage] * np.abs(v).max())
+    np.testing.assert_array_equal(buffers.squares(z, v, RADIUS, rule, storage)[1], grad)
+    return grad
+
+
+@pytest.mark.parametrize("storage", EPS)
+@pytest.mark.parametrize("rule", [GIVEN, TOTAL], ids=["given", "total"])
+def test_the_gradient_is_the_closed_form(rule, storage, engine):
+    for k in SIZES:
+        for outer, inner in ((37, 1), (2, 9)):
+            check(*case(outer, k, inner, storage), rule, storage)
+
+
+@pytest.mark.parametrize("storage", EPS)
+def test_the_gradient_is_the_closed_form_for_scores_of_any_size(storage, engine):
+    """Their squares are measured in units of their own, which the gradient has to give back."""
+    for k in (10, 50, 128):
+        for scale in (2.0**-40, 2.0**-14, 2.0**14, 2.0**40):
+            check(*case(35, k, 1, storage, scale), TOTAL, storage)
+
+
+@pytest.mark.parametrize("storage", EPS)
+@pytest.mark.parametrize("rule", [GIVEN, TOTAL], ids=["given", "total"])
+def test_neighbours_make_no_difference(rule, storage, engine):
+    """Neither with hidden entries, nor NaN, nor of another size; upstream may be anything off the support."""
+    for k in (3, 10, 15, 16, 33, 50, 64, 65, 128, 300, 1100):
+        z, v = case(40, k, 1, storage)
+        clean = check(z, v, rule, storage)
+        odd = np.isin(np.arange(40), (2, 7, 21, 39))
+        z[2, 1:], z[7], z[21, k // 2], z[39] = -math.inf, z[7] * 2.0**45, math.nan, -math.inf
+        p, grad = buffers.squares(z, v, RADIUS, rule, storage)
+        np.testing.assert_array_equal(grad[~odd], clean[~odd])
+        assert (grad[2, 1:] == 0).all()
+        assert np.isnan(grad[21]).all()
+        assert (grad[39] == 0).all()
+        fine = np.arange(40) != 21
+        want = closed_form(z[fine], p[fine], v[fine], rule)[0]
+        assert (np.abs(grad[fine] - want) <= 1e-4 * np.abs(want).max(1, keepdims=True) + 1e-30).all()
+        if rule == GIVEN:
+            v[p == 0] = math.inf
+            np.testing.assert_array_equal(buffers.squares(z, v, RADIUS, rule, storage)[1], grad)
