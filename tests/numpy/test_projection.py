@@ -195,7 +195,7 @@ def test_rows_that_are_worked_together_are_told_apart(k, dtype, engine):
             np.testing.assert_array_equal(found, (info.support_size[i], info.threshold[i]))
 
 
-@pytest.mark.parametrize("k", [3, 10, 12, 16, 17, 21, 50, 64, 65, 130, 256, 530, 1100, 2051])
+@pytest.mark.parametrize("k", [3, 10, 12, 16, 17, 21, 50, 64, 65, 130, 256, 530, 1100, 2051, 8256])
 @pytest.mark.parametrize("dtype", [np.float32, np.float64], ids=lambda t: t.__name__)
 def test_rows_behind_masks_equal_rows_with_minus_inf(k, dtype, engine):
     rng = np.random.default_rng(k)
@@ -204,7 +204,7 @@ def test_rows_behind_masks_equal_rows_with_minus_inf(k, dtype, engine):
     x[~mask] = rng.choice([np.nan, np.inf, 9.0], (~mask).sum())  # nothing of it may be seen
     x[9:12, ::3] = -np.inf  # some rows hide more by themselves,
     x[20, mask[20].argmax()] = np.nan  # and one is broken
-    hidden, each = np.where(mask, x, -np.inf).astype(dtype), rng.choice([0.0, 0.02, 1.0, 1e30], 41)
+    hidden, each = np.where(mask, x, -np.inf).astype(dtype), rng.choice([0.0, 0.02, 1.0, 0.4 * k, 1e30], 41)
     for r in (0.02, 1.0, 0.4 * k, each):
         p, info = sg.project(x, r, mask=mask, return_info=True)
         want, found = sg.project(hidden, r, return_info=True)

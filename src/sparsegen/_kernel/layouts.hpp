@@ -126,7 +126,8 @@ class ByRow {
   unsigned write(unsigned rows, unsigned sure, const Recipe<T>& recipe, T* const* dst) const {
     const Shape shape = shape_;
     Mask<T> count[W] = {};
-    for (int i = 0; i < n_; ++i) {
+    for (int k = 0; k < n_; ++k) {
+      const int i = kTurnsBack ? n_ - 1 - k : k;
       if (!(rows >> i & 1)) continue;
       // A row that is written over itself must be right the first time, for it may be needed again.
       if (rows_[i] == dst[i] && !(sure >> i & 1) && T(count_of<How>(row(i), recipe, i)) != recipe.count[i]) continue;
@@ -138,6 +139,9 @@ class ByRow {
 
  private:
   static constexpr int kHeads = W < 8 ? 2 * W : 8;
+  // Does each pass begin with the row that the one before ended with? Sixteen rows of 512 floats are the first cache: in one order
+  // always, each would just have been dropped when it is wanted. Groups of fewer rows fit.
+  static constexpr bool kTurnsBack = W == 16;
   struct Shape {  // copied where it is used: what is written could be part of the original, for all the compiler knows
     int64_t K, whole, steps;  // entries: all, in whole vectors, in whole steps
     Mask<T> tail;             // the lanes of the last W entries that whole vectors have not covered
@@ -207,7 +211,8 @@ class ByRow {
     constexpr bool first = turn == Turn::first;
     const Shape shape = shape_;
     const Vec<T> zero{};
-    for (int i = 0; i < n_; ++i) {
+    for (int k = 0; k < n_; ++k) {
+      const int i = kTurnsBack && turn == Turn::first ? n_ - 1 - k : k;
       if (!(rows >> i & 1)) continue;
       const Vec<T> t = splat(at[i]);
       if (turn != Turn::later) ask_for_next(turn, i);

@@ -345,9 +345,11 @@ inline void project_group(const ProjectJob& job, double* r, const T** src, int n
     const T* x = src[i];
     T* const slot = s.rows + (i < s.slots ? i * s.stride : 0);
     const bool behind = s.masks && r[i] > 0 && K >= std::max(kBlockedFrom, kGroupLimit<T> + 1);
+    if (behind && !s.copies && project_behind(x, s.masks[i], K, r[i], dst[i], s, threshold[i])) continue;
     Survey<T> all;
-    if (behind && project_behind(x, s.masks[i], K, r[i], dst[i], s, threshold[i], all)) continue;
-    if (s.masks) hide_row(x, s.masks[i], K, slot), x = slot;
+    if (behind) all = copy_behind(x, s.masks[i], K, slot, s.maxima), s.copies = K <= kSoonLimit && !may_be_sparse(all, r[i]);
+    else if (s.masks) hide_row(x, s.masks[i], K, slot);
+    if (s.masks) x = slot;
     if (r[i] == 0 && (K < kBlockedFrom ? project_top(x, K, dst[i], threshold[i]) : project_top_long(x, K, dst[i], s, threshold[i])))
       continue;
     if (K > kGroupLimit<T> && project_direct(x, K, r[i], dst[i], s, threshold[i], behind ? &all : nullptr)) continue;

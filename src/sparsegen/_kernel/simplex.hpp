@@ -61,6 +61,17 @@ struct Behind {
   bool operator!=(const Behind& other) const { return x != other.x; }
 };
 
+// The same for a look that does without squares. `next` bytes on is the mask that comes next; 0: it is not asked for.
+template <class T>
+struct Glance {
+  const T* x;
+  const uint8_t* mask;
+  int64_t next;
+  Glance operator+(int64_t n) const { return {x + n, mask + n, next}; }
+  Glance& operator+=(int64_t n) { return *this = *this + n; }
+  bool operator!=(const Glance& other) const { return x != other.x; }
+};
+
 // The same in a row that is read squared.
 template <class T>
 struct Squared {
@@ -97,7 +108,15 @@ inline void ask_at(const T* x) { prefetch_far(x); }
 template <class T>
 inline void ask_at(Squared<T> at) { prefetch_far(at.x); }
 template <class T>
-inline void ask_at(Behind<T> at) { prefetch_far(at.x), prefetch_far(at.mask); }
+inline void ask_at(Behind<T> at) { prefetch_far(at.x); }
+
+// The mask that comes next is asked for by a look at this one, `n` entries at a time; the scores, when the row is written.
+template <class Place>
+inline void ask_beside(const Place&, int64_t) {}
+template <class T>
+inline void ask_beside(const Glance<T>& at, int64_t n) {
+  if (at.next) each_line(at.mask + at.next, n, 0, 1, prefetch_far);
+}
 
 // The entries at a place as they are read; with -inf where the mask does not let them be chosen; and what is made of them, where it
 // does, else 0.
@@ -457,6 +476,25 @@ inline void look_at_vector(Place<T> at, Vec<T>& top, Vec<T>& sum, Vec<T>& square
   }
 }
 
+// The same without squares: enough to see that few of its entries matter.
+template <bool hidden, class T>
+inline void look_at_vector(Glance<T> at, Vec<T>& top, Vec<T>& sum, Vec<T>&, Mask<T>& n) {
+  if constexpr (hidden) {
+    const Vec<T> v = hide_vector<T>(load(at.x), at.mask);
+    const Mask<T> open = v != splat(-kInf<T>);  // NaN is open
+    top = vmax(v, top), count_where<T>(open, n), add_where<T>(open, v, sum);
+  } else {
+    const Vec<T> v = load(at.x);
+    const Open<T> open = open_lanes<T>(at.mask);
+    count_where<T>(open, n);
+#if defined(__AVX512F__)
+    top = select<T>(open, vmax(v, top), top), sum = select<T>(open, sum + v, sum);
+#else
+    top = vmax(select<T>(open, v, splat(-kInf<T>)), top), sum += keep<T>(open, v);
+#endif
+  }
+}
+
 inline constexpr int64_t kBlock = 4;           // steps in a block whose maxima are kept
 inline constexpr int64_t kBlockedFrom = 2048;  // row length from which they pay
 
@@ -476,6 +514,7 @@ inline void survey(Place x, int64_t steps, int64_t R, T* maxima, Survey<T>& all)
   while (steps > 0) {
     const int64_t turns = std::min(steps, R);
     steps -= turns;
+    ask_beside(x, turns * kStep<T>);
     Vec<T> m0 = splat(-kInf<T>), m1 = m0, s0{}, s1{}, q0{}, q1{};
     for (const Place end = x + turns * kStep<T>; x != end; x += kStep<T>)
       for (int j = 0; j < kStep<T>; j += 2 * W) {
@@ -587,6 +626,7 @@ struct Scratch {
   bool asks = true;     // gradients: is memory far enough to be asked for in advance?
   const uint8_t* const* masks = nullptr;  // of the rows at hand, which are read behind them; null: there are none
   mutable bool hidden = false;  // were there -inf in the rows before? A wrong guess costs a second look, and no bit
+  mutable bool copies = false;  // did many entries matter of the row behind a mask that came before? Such a guess as `hidden`
   Next<T> next;
   const Squaring<T>* squares = nullptr;  // rows that are still to be made, of squares, in their slots: the first look does
   const double* sums = nullptr;  // of rows without negative entries, of which the radius is the larger part; null: not known
@@ -713,18 +753,18 @@ inline double settle(Cut<T>& cut, T top, double r, double& threshold) {
 }
 
 // A long row behind a mask, few of whose entries matter: nothing of it is copied. False where that is not so, and where
-// project_direct() would say so, which can then go on from the survey `all`.
+// project_direct() would say so.
 template <class T>
-inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r, T* p, const Scratch<T>& s, double& threshold,
-                           Survey<T>& all) {
+inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r, T* p, const Scratch<T>& s, double& threshold) {
   if (!plain_radius<T>(r)) return false;
   const Row<T, Behind<T>> row({x, mask}, K);
+  Survey<T> all;
   const auto look = [&](auto&& over) {
-    over(row.x, row.full, kBlock, s.maxima, all);
+    all = {}, over(Glance<T>{x, mask, K <= kSoonLimit ? K : 0}, row.full, kBlock, s.maxima, all);
     if (row.steps > row.full) survey_tail(row, s.maxima, all);
   };
-  look(survey<false, Behind<T>, T>);
-  if (!(lanes_sum(all.sum) > -kInf<T>)) all = {}, look(survey<true, Behind<T>, T>);  // the scores have -inf themselves
+  look(survey<false, Glance<T>, T>);
+  if (!(lanes_sum(all.sum) > -kInf<T>)) look(survey<true, Glance<T>, T>);  // the scores have -inf themselves
   const T top = lanes_max(all.top), low = add_down(top, -r);
   const double mean = lanes_sum(all.sum) / -double(lanes_sum(all.open));
   Cut<T> cut;
@@ -734,6 +774,25 @@ inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r,
   const auto write = s.stream && aligned(p) ? write_row<true, T, Behind<T>> : write_row<false, T, Behind<T>>;
   write(row, K, s.maxima, cut, scale, p, K);
   return true;
+}
+
+// Copies a long row from behind its mask, with -inf for what is hidden; the survey is project_direct()'s of the copy.
+template <class T>
+inline Survey<T> copy_behind(const T* x, const uint8_t* mask, int64_t K, T* to, T* maxima) {
+  Survey<T> all;
+  const Row<T, Behind<T>> row({x, mask}, K);
+  survey<true>(Copied<T>{x, mask, to}, row.full, kBlock, maxima, all);
+  if (row.steps > row.full) {
+    std::copy_n(row.tail, K - row.full * kStep<T>, to + row.full * kStep<T>);
+    survey_tail(row, maxima, all);
+  }
+  return all;
+}
+
+// Can few entries of a row matter, by its survey? As project_behind() sees it.
+template <class T>
+inline bool may_be_sparse(const Survey<T>& all, double r) {
+  return add_down(lanes_max(all.top), -r) > lanes_sum(all.sum) / -double(lanes_sum(all.open));
 }
 
 // Writes a row, and once more if the set of its cut was not right. False where the row needs project_any. `top` is its largest
