@@ -215,7 +215,7 @@ def fr_en(found: Found) -> str:
     return direction_table(found, "multi30k-fr-en")
 
 
-@mark("translation")
+@mark("translation", "translation-entmax")
 def en_fr(found: Found) -> str:
     return direction_table(found, "multi30k-en-fr")
 
@@ -241,12 +241,12 @@ def seeds_of(found: Found) -> dict[str, str]:
     return {corpus: seeds_from(found["seed"], counts[corpus]) for corpus in corpora}
 
 
-@mark("translation")
+@mark("translation", "translation-entmax")
 def seeds(found: Found) -> str:
     return by_corpus(seeds_of(found))
 
 
-@mark("translation", "summarization")
+@mark("translation", "translation-entmax", "summarization")
 def order(found: Found) -> str:
     """What the intervals against softmax tell of the order of the maps, and no more."""
     leads = [lead for lead in found["summary"]["leads"] if lead["base"] == "softmax"]
