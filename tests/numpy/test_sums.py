@@ -1,5 +1,6 @@
 """Shares of a sum, where scores are summed as they are and where powers of two must come first; means of rows."""
 
+import math
 from fractions import Fraction
 
 import numpy as np
@@ -127,6 +128,29 @@ def test_parts_of_a_sum_equal_the_bisection_and_a_call_a_row(name, power, dtype,
         mixed = f(z, lam=parts)
         for i, lam in enumerate(parts):
             np.testing.assert_array_equal(mixed[i], f(z[i], lam=lam))
+
+
+@pytest.mark.parametrize("dtype", SCALES)
+@pytest.mark.parametrize("k", [8200, 8256])
+def test_most_of_a_sum_as_a_radius_of_the_mean_of_long_rows(k, dtype, engine):
+    """Rows without negative entries are projected by their sums; others stand among them and are what they are alone."""
+    rng, eps = np.random.default_rng(k), np.finfo(dtype).eps
+    z = (np.abs(rng.normal(size=(7, k))) + 0.1).astype(dtype)
+    z[1, ::3], z[2, k - 1], z[3, k // 2], z[4, 7], z[5, 0] = 0, 0, -0.25, -np.inf, np.nan
+    p = sg.sum_normalization_plus(z)
+    for i in (0, 1, 2, 6):  # where every entry has a share, by the sum alone; with zeros, by a threshold that rounds
+        want = z[i].astype(np.float64) / math.fsum(z[i].tolist())
+        assert (abs(p[i] - want) <= 3 * eps * (want if z[i].all() else want + 1 / k)).all(), i
+        assert ((p[i] > 0) == (z[i] > 0)).all(), i
+    assert np.isnan(p[5]).all()
+    for q in (0.0, 0.1 / k, 1 / k, 1.5 / k):
+        p = sg.sparsehourglass(z, q=q)
+        assert (abs(p[[0, 1, 2, 3, 4, 6]].astype(np.float64).sum(-1) - 1) <= 4 * eps).all()
+        for i in (0, 1, 2, 3, 6):
+            radius = (abs(math.fsum(z[i].tolist()) / k) + q) / (1 / k + q)
+            want = project_bisect(z[i : i + 1], radius)[0]
+            np.testing.assert_allclose(p[i], want, rtol=0, atol=4 * eps * want.max(), err_msg=f"{q} {i}")
+            np.testing.assert_array_equal(sg.sparsehourglass(z[i], q=q), p[i])
 
 
 @pytest.mark.parametrize("dtype", SCALES)

@@ -395,6 +395,21 @@ inline void find_radii(const ProjectJob& job, int64_t row, int n, const T* const
   }
 }
 
+// Is the radius of a row of a positive mean the larger part of its sum, whatever the mean? (mean + q) / (1/K + q) is, for such a q.
+inline bool takes_most(const ProjectJob& job, int64_t row) { return job.radius_of(row) * double(job.K) <= 1; }
+
+// A long row with a radius of the mean that takes_most(). One without negative entries is projected by its sum and its least entry,
+// which the pass for the mean finds: says whether it was. (Other rows would pay for the least entry and not need it.)
+template <class T>
+inline bool project_mean(const ProjectJob& job, int64_t row, const T* const* x, double* r, T* p, const Scratch<T>& s,
+                         double& threshold) {
+  Known<T> all;
+  double none;
+  all.sum = sum_row<true, true>(x[0], job.K, none, &all.least);
+  find_radii(job, row, 1, x, r, &all.sum);
+  return all.least >= 0 && r[0] >= all.sum / 2 && project_share(x[0], job.K, all, r[0], p, s, threshold);
+}
+
 // The radii of the mean of rows that stand transposed.
 template <class T>
 class MeanMaker final : public Maker<T> {
@@ -454,6 +469,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const T* src[kGroup];
   MeanMaker<T> means(job, src);
   const bool in_lanes = sizeof(T) == 4 && read && K <= kLaneLimit && job.rule != Rule::given;
+  const bool by_sum = job.rule != Rule::given && read && write && K > kSoonLimit && !job.mask;
   const uint8_t* masks[kGroup];
   T* dst[kGroup];
   if (behind) s.masks = masks;
@@ -471,9 +487,10 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
     if (job.mask && (!read || alone) && std::is_same_v<S, T> && job.inner == 1)
       s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
+    const bool most = by_sum && takes_most(job, row), done = most && project_mean(job, row, src, r, dst[0], s, threshold[0]);
     if (in_lanes) means.begin(row);
-    else if (rule) find_radii(job, row, n, src, r);
-    project_group(job, r, src, n, K, dst, radii, s, threshold, in_lanes ? &means : nullptr);
+    else if (rule && !most) find_radii(job, row, n, src, r);
+    if (!done) project_group(job, r, src, n, K, dst, radii, s, threshold, in_lanes ? &means : nullptr);
     if (job.support)
       for (int i = 0; i < n; ++i)
         job.support[row + i] = std::count_if(dst[i], dst[i] + job.K, [](T v) { return v > 0; });

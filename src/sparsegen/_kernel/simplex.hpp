@@ -998,9 +998,9 @@ inline T fold_halves(const void* from) {
 
 // Sixteen sums of a row on every instruction set: a mean has the same bits on all of them. As many vectors as they need, each a
 // variable of its own: wider ones than the machine's would be kept in memory. Hidden entries are left out and counted, unless
-// there are none (`open`): then -inf shows in the sum.
-template <bool open, class T>
-inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count) {
+// there are none (`open`): then -inf shows in the sum. With `low` the least entry is found too.
+template <bool open, bool low = false, class T>
+inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count, [[maybe_unused]] T* least = nullptr) {
   constexpr int lanes = 16, W = kWidth<T>, D = kWidth<double>, parts = lanes / D;
   typedef T Part __attribute__((vector_size(D * sizeof(T))));
   typedef std::conditional_t<sizeof(T) == 4, int32_t, int64_t> Word;
@@ -1008,6 +1008,8 @@ inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count) {
   Vec<double> sums[parts] = {};
   [[maybe_unused]] Vec<double> lost[parts] = {};
   [[maybe_unused]] Words closed[parts] = {};
+  [[maybe_unused]] Part lows[parts];
+  for (int j = 0; low && j < parts; ++j) lows[j] = kInf<T> - Part{};
   const int left = int(K % lanes);
   const auto add = [&](const T* entries) {
     for (int j = 0; j < parts; ++j) {
@@ -1017,6 +1019,7 @@ inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count) {
         const Words hidden = v == -kInf<T>;
         v = (Part)((Words)v & ~hidden), closed[j] += hidden;  // -1 where it is
       }
+      if constexpr (low) lows[j] = v < lows[j] ? v : lows[j];
       const Vec<double> seen = __builtin_convertvector(v, Vec<double>);
       if constexpr (sizeof(T) == 8) {  // of floats a sum of doubles has its digits as it is
         const Vec<double> total = sums[j] + seen, part = total - sums[j];
@@ -1027,6 +1030,11 @@ inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count) {
     }
   };
   for (const T* const end = x + (K - left); x != end; x += lanes) add(x);
+  if constexpr (low) {  // before the last entries are filled up
+    *least = kInf<T>;
+    for (int j = 0; j < lanes; ++j) *least = std::min(*least, T(lows[j / D][j % D]));
+    for (int j = 0; j < left; ++j) *least = std::min(*least, x[j]);
+  }
   if (left) {
     T last[lanes];  // stored by vectors: a wide load of what was stored in pieces waits for them
     for (int j = 0; j < lanes; j += W) {
