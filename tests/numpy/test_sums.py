@@ -133,7 +133,7 @@ def test_parts_of_a_sum_equal_the_bisection_and_a_call_a_row(name, power, dtype,
 @pytest.mark.parametrize("dtype", SCALES)
 @pytest.mark.parametrize("k", [8200, 8256])
 def test_most_of_a_sum_as_a_radius_of_the_mean_of_long_rows(k, dtype, engine):
-    """Rows without negative entries are projected by their sums; others stand among them and are what they are alone."""
+    """Rows without negative entries are projected by their sums; others stand among them and are as they are alone."""
     rng, eps = np.random.default_rng(k), np.finfo(dtype).eps
     z = (np.abs(rng.normal(size=(7, k))) + 0.1).astype(dtype)
     z[1, ::3], z[2, k - 1], z[3, k // 2], z[4, 7], z[5, 0] = 0, 0, -0.25, -np.inf, np.nan
