@@ -62,7 +62,7 @@ def _engines_side_by_side(items):
         case = ()
         if hasattr(item, "callspec"):
             case = tuple((name, id(value)) for name, value in item.callspec.params.items() if name != "engine")
-        test = (item.path, item.cls, getattr(item, "originalname", item.nodeid))
+        test = (item.path, getattr(item, "cls", None), getattr(item, "originalname", item.nodeid))
         found.setdefault(test, {}).setdefault(case, []).append(item)
     return [item for cases in found.values() for same in cases.values() for item in same]
 
