@@ -22,15 +22,13 @@ struct LaneRadii {
   __attribute__((noinline)) void set(const double* radius, int n) {
     constexpr int D = kWidth<double>;
     constexpr double big = kBigRadius<T>;
-    typedef T Part __attribute__((vector_size(D * sizeof(T))));
     const Vec<double> one = splat(1.0);
     plain = 0;
     for (int i = 0; i < n; i += D) {
       const Vec<double> given = load(radius + i);
       const Mask<double> ok = (given >= splat(1 / big)) & (given <= splat(big));
       const Vec<double> kept = select<double>(ok, given, one);
-      const Part near = __builtin_convertvector(kept, Part), over = __builtin_convertvector(one / kept, Part);
-      std::memcpy(r + i, &near, sizeof near), std::memcpy(scale + i, &over, sizeof over);
+      store_narrow(r + i, kept), store_narrow(scale + i, one / kept);
       plain |= lane_bits<double>(ok) << i;
     }
     plain &= n < 32 ? (1u << n) - 1 : ~0u;

@@ -86,7 +86,7 @@ struct Times {
 template <class T>
 inline T within(double x) {
   constexpr double most = std::numeric_limits<T>::max();
-  return T(x < -most ? -most : x > most ? most : x);
+  return T(std::min(std::max(x, -most), most));
 }
 
 // Rows of a block whose gradients are w / r and what comes through the radius, brought together.
@@ -108,12 +108,8 @@ struct Pulled {
   void add_all(int m, const T* const* zs, const T* const* ps, const T* const* vs, T* const* gs, const double* by,
                const double* slope) {
     constexpr int D = kWidth<double>;
-    typedef T Part __attribute__((vector_size(D * sizeof(T))));
     const Vec<double> most = splat(double(std::numeric_limits<T>::max()));
-    const auto put = [=](T* to, Vec<double> x) {
-      const Part part = __builtin_convertvector(vmin(most, vmax(-most, x)), Part);  // as within() has it
-      std::memcpy(to, &part, sizeof part);
-    };
+    const auto put = [=](T* to, Vec<double> x) { store_narrow(to, vmin(most, vmax(-most, x))); };  // as within() has it
     n = m;
     for (int i = 0; i < m; ++i) z[i] = zs[i], p[i] = ps[i], v[i] = vs[i], g[i] = gs[i], row[i] = i;
     for (int i = 0; i < m; i += D) put(scale + i, load(by + i)), put(each + i, -load(slope + i) * load(by + i));
@@ -149,7 +145,7 @@ class MapVjp {
       std::fill_n(row_.g, row_.K, row_.p[0]);
       return {double(row_.p[0]), double(row_.p[0])};
     }
-    if (job_.power) return powers();
+    if (job_.power) return powers(), power_controls();
     if (!row_.constant()) return shares();
     std::fill_n(row_.g, row_.K, T(0));  // not 0 times a slope, which may be infinite
     return {};
@@ -239,10 +235,10 @@ class MapVjp {
     });
   }
 
-  ControlGradients powers() {
+  void powers() {
     if (row_.second == 1.5 && row_.K >= kSkipFrom) {
       stream_ ? long_root<true>() : long_root<false>();
-      return {0, job_.grad_second ? bending() : 0};
+      return;
     }
     Vec<T> total{}, sum{};
     weights([&](int64_t at, Vec<T> s, auto get, auto write) {
@@ -254,7 +250,6 @@ class MapVjp {
     each_vector<T>(row_.K, [&](int64_t at, auto get, auto write) {
       write(row_.g + at, get(row_.g + at) * keep<T>(get(row_.p + at) > Vec<T>{}, get(row_.v + at) - mean));
     });
-    return {0, job_.grad_second ? bending() : 0};
   }
 
   // Long rows with alpha = 1.5, as vjp_long() has them: no roots, and no v, where nothing has a share.
@@ -343,7 +338,7 @@ class MapVjpBlock {
   }
 
   // Adds rows that are all alike, as they mostly are: short ones would be done before they were told apart. False: they are not.
-  // (Loops that compilers make vectors of: numbers in them are of one size, and nothing is chosen that could be.)
+  // (Plain loops, whose flags are as wide as the numbers, so that compilers make vectors of them.)
   bool add_even(int64_t row, int n, const T* const* z, const T* const* p, const T* const* v, T* const* g) {
     if (job_.power || job_.radius_per_row || (total_ && job_.radius[0] == 1)) return false;
     if (!job_.found || !job_.base || !job_.count) return false;

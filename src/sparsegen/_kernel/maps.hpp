@@ -88,7 +88,7 @@ class MapBlock {
     const unsigned undone = Together<T>(plain_, r, src, n, K, dst, radii_, s_, nullptr, &points).run();
     const unsigned done = (points.written | ~undone) & ~0u >> (32 - n);
     for (int i = 0; job_.radius_out && i < n; ++i)
-      if (done >> i & 1) keep(row + i, {points.radius[i], points.base[i], Way::project, false, true});
+      if (done >> i & 1) keep(row + i, {points.radius[i], points.base[i], Way::project, false, sums_, true});
     return done;
   }
 
@@ -323,7 +323,7 @@ class MapBlock {
   void keep(int64_t row, const Prepared& made) const {
     if (!job_.radius_out) return;
     job_.radius_out[row] = made.radius, job_.mean_out[row] = made.base;
-    job_.count_out[row] = made.plain ? double(job_.K) : 0;  // 0: some may be hidden
+    job_.count_out[row] = made.open ? double(job_.K) : 0;  // 0: some may be hidden
   }
 
   void project(const Prepared* made, int first, int n, int64_t K, T** dst) {

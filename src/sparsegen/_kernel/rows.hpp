@@ -513,8 +513,9 @@ inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Fa
   // Do longer rows gain by company? Not those of which more is read, or that find w.p first: alone they stay in the first cache.
   constexpr bool company = kAsks<F> && when != Along::before;
   const bool lanes = std::is_same_v<F, Straight> && K >= kTile<T> && K <= kVjpLaneLimit;
-  const bool together = !lanes && (K >= W || Remainder<T>::kAnyLength) && K <= (company ? kVjpGroupLimit : kVjpSixteenLimit);
-  const int width = lanes || together ? (K <= kVjpSixteenLimit ? W : std::min(W, 8)) : company && K <= kPairLimit ? 2 : 1;
+  const bool tiny = kVectorBytes == 64 && K < W;
+  const bool together = !lanes && K >= W && K <= (company ? kVjpGroupLimit : kVjpSixteenLimit);
+  const int width = lanes || tiny || together ? (K <= kVjpSixteenLimit ? W : std::min(W, 8)) : company && K <= kPairLimit ? 2 : 1;
   for (int i = 0; i < n; i += width) {
     const int m = std::min(width, n - i);
     const Factors<T> by = all.from(i);
@@ -522,7 +523,7 @@ inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Fa
     if (lanes) {
       if constexpr (std::is_same_v<F, Straight>) vjp_lanes<when>(p + i, v + i, m, K, by, g + i, s.lanes);
 #if defined(__AVX512F__)
-    } else if (K < W) {
+    } else if (tiny) {
       vjp_tiny<when>(p + i, v + i, m, K, by, g + i, steep);
 #endif
     } else if (together) {

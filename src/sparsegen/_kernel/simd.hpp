@@ -89,6 +89,14 @@ inline void store(T* p, Vec<T> v) {
   std::memcpy(p, &v, sizeof v);
 }
 
+// Numbers in double, as T has them.
+template <class T>
+inline void store_narrow(T* p, Vec<double> v) {
+  typedef T Part __attribute__((vector_size(kWidth<double> * sizeof(T))));
+  const Part part = __builtin_convertvector(v, Part);
+  std::memcpy(p, &part, sizeof part);
+}
+
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % kVectorBytes == 0; }
 
 // Rows need not follow each other: that one is aligned says nothing of the next.

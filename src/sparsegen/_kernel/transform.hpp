@@ -106,6 +106,7 @@ struct Prepared {
   Way way = Way::project;
   bool outside = false;  // the domain
   bool plain = false;    // the scores are as they are given, none of them hidden: see Sums
+  bool open = plain;     // none of them is hidden, as far as it is known
 };
 
 inline constexpr double kNone = std::numeric_limits<double>::quiet_NaN();  // a radius that makes the row NaN
@@ -120,11 +121,11 @@ inline Squaring<T> squaring(const T* z, T top) {
   return {z, unit, top * unit};
 }
 
-// `open`: none is known to be hidden.
+// `open`: is it known that none is hidden?
 template <class T>
 inline Prepared of_squares(const Squaring<T>& squares, double radius, bool open) {
   const double unit = double(squares.unit);
-  return {scaled(radius, unit * unit), unit, Way::project, false, open};
+  return {scaled(radius, unit * unit), unit, Way::project, false, false, open};
 }
 
 // g(z) to `x`, for a radius that is given. The `size` of the largest score may be known.

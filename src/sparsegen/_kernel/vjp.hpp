@@ -28,22 +28,17 @@ inline void each_vector(int64_t K, F&& f) {
   if (left) f(at, [=](const T* x) { return load_part(x, left); }, [=](T* x, Vec<T> v) { store_part(x, v, left); });
 }
 
-// What whole vectors leave of a row, read and written with entries before it: `fresh` are the lanes that are not those. With
-// AVX-512 a row of fewer than W entries is read and written alone, 0 in the lanes beyond it.
+// What whole vectors leave of a row of W entries or more, read and written with entries before it: `fresh` are the lanes that are
+// not those.
 template <class T>
 struct Remainder {
-  static constexpr bool kAnyLength = kVectorBytes == 64;  // else the row has W entries or more
   int64_t from;
   int size;
-  bool alone;
   Mask<T> fresh;
 
-  explicit Remainder(int64_t K)
-      : from(K - kWidth<T>), size(int(K % kWidth<T>)), alone(kAnyLength && from < 0), fresh(last_lanes<T>(alone ? 0 : size)) {
-    if (alone) from = 0, fresh = ~fresh;
-  }
-  Vec<T> get(const T* x) const { return alone ? load_part(x, size) : load(x + from); }
-  void put(T* p, Vec<T> v) const { alone ? store_part(p, v, size) : store(p + from, v); }
+  explicit Remainder(int64_t K) : from(K - kWidth<T>), size(int(K % kWidth<T>)), fresh(last_lanes<T>(size)) {}
+  Vec<T> get(const T* x) const { return load(x + from); }
+  void put(T* p, Vec<T> v) const { store(p + from, v); }
 };
 
 // When w.p is found: not at all; while the gradient is written; or before that, where every entry has a share of it.
@@ -82,6 +77,39 @@ struct Moments {
     add_where<T>(on, v, sum), count_open<T>(on, count);
     if constexpr (with_along) add_product_where<T>(on, v, p, along), add_where<T>(on, p, all);
   }
+  Moments operator+(const Moments& other) const {
+    return {sum + other.sum, along + other.along, all + other.all, count + other.count};
+  }
+};
+
+// Those of W rows, lanes not yet folded, and what follows from them, a number for each row: the mean of v and, if w.p is found
+// before the gradient is written, what every entry has of it. Later on `along` has what makes w.p, if that is found then.
+template <Along when, class T>
+struct GroupMoments {
+  static constexpr int W = kWidth<T>;
+  Vec<T> sum[W], along[W], all[W];
+  Count<T> count[W];
+  alignas(kVectorBytes) T mean[W], shared[W];
+
+  explicit GroupMoments(int n) {
+    for (int i = n; i < W; ++i) sum[i] = along[i] = all[i] = Vec<T>{}, count[i] = Count<T>{};
+  }
+  void set(int i, const Moments<T, when == Along::before>& row) {
+    sum[i] = row.sum, count[i] = row.count;
+    if (when == Along::before) along[i] = row.along, all[i] = row.all;
+  }
+  void fold(const Factors<T>& by) {
+    const Vec<T> means = fold_rows<T, Sum>(sum) / vmax(counts_of<T>(count), splat(T(1)));
+    store(mean, means);
+    if constexpr (when == Along::before) {
+      const Vec<T> wp = fold_rows<T, Sum>(along) - means * fold_rows<T, Sum>(all);
+      store(shared, wp * load(by.each));
+      if (by.along) store(by.along, wp);
+    }
+  }
+  void fold_along(const Factors<T>& by) const {
+    if (when == Along::after && by.along) store(by.along, fold_rows<T, Sum>(along));
+  }
 };
 
 // What the first pass over a row has seen of its support, vector by vector, for the second, which then need not read p for it. Only
@@ -116,8 +144,7 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
   const int64_t whole = K / W * W, next = n * K;
   const Remainder<T> rest(K);
   const Vec<T> zero{};
-  Vec<T> sum[W], wp[W], all[W];
-  Count<T> count[W];
+  GroupMoments<when, T> found(n);
   Seen<T, kVjpGroupLimit + W> seen[W];
   // Half of what comes next in each pass: see Turn in layouts.hpp.
   const auto ask = [=](int pass, int i) {
@@ -125,7 +152,6 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
     if (!kAsks<F> || !asks || K < 2 * W) return;
     each_line(ps, next, K, at, 2, prefetch), each_line(vs, next, K, at, 2, prefetch);
   };
-  for (int i = n; i < W; ++i) sum[i] = wp[i] = all[i] = zero, count[i] = Count<T>{};
   for (int i = 0; i < n; ++i) {
     Moments<T, when == Along::before> even, odd;
     const T *p = ps[i], *v = vs[i];
@@ -142,21 +168,14 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
       odd.add(open_among<T>(on, rest.fresh), last, rest.get(v));
       seen[i].keep(whole / W, on);
     }
-    sum[i] = even.sum + odd.sum, count[i] = even.count + odd.count;
-    if (when == Along::before) wp[i] = even.along + odd.along, all[i] = even.all + odd.all;
+    found.set(i, even + odd);
   }
-  alignas(kVectorBytes) T means[W], shared[W];
-  const Vec<T> mean = fold_rows<T, Sum>(sum) / vmax(counts_of<T>(count), splat(T(1)));
-  store(means, mean);
-  if constexpr (when == Along::before) {
-    const Vec<T> along = fold_rows<T, Sum>(wp) - mean * fold_rows<T, Sum>(all);
-    store(shared, along * load(by.each));
-    if (by.along) store(by.along, along);
-  }
+  found.fold(by);
   for (int i = 0; i < n; ++i) {
     const T *p = ps[i], *v = vs[i], first = p[0];
     T* g = gs[i];
-    const Vec<T> mean = splat(means[i]), scale = splat(by.scale[i]), more = when == Along::before ? splat(shared[i]) : zero;
+    const Vec<T> mean = splat(found.mean[i]), scale = splat(by.scale[i]);
+    const Vec<T> more = when == Along::before ? splat(found.shared[i]) : zero;
     const auto touch = steep.row(i);
     const auto made = [&](Vec<T> w, int64_t at, auto get) {
       return touch(when == Along::before ? fma(w, scale, more) : w * scale, at, get);
@@ -179,10 +198,10 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
       if (when == Along::after) w1 = keep<T>(rest.fresh, w * last_p);
       rest.put(g, made(w, 0, [&](const T* x) { return rest.get(x); }));
     }
-    if (when == Along::after) wp[i] = w0 + w1;
-    if (std::isnan(first)) std::fill_n(g, K, first), wp[i] = splat(first);  // a row with NaN is NaN throughout
+    if (when == Along::after) found.along[i] = w0 + w1;
+    if (std::isnan(first)) std::fill_n(g, K, first), found.along[i] = splat(first);  // a row with NaN is NaN throughout
   }
-  if (when == Along::after && by.along) store(by.along, fold_rows<T, Sum>(wp));
+  found.fold_along(by);
 }
 
 #if defined(__AVX512F__)
@@ -192,33 +211,23 @@ inline void vjp_tiny(const T* const* ps, const T* const* vs, int n, int64_t K, F
   constexpr int W = kWidth<T>;
   const unsigned entries = (1u << K) - 1;
   const auto get = [=](const T* x) { return load_bits(x, entries); };
-  const Vec<T> zero{};
-  Vec<T> sum[W], wp[W], all[W];
-  Count<T> count[W];
+  GroupMoments<when, T> found(n);
   Open<T> in[W];
-  for (int i = n; i < W; ++i) sum[i] = wp[i] = all[i] = zero, count[i] = 0;
   for (int i = 0; i < n; ++i) {
-    Moments<T, when == Along::before> found;
-    in[i] = found.add(get(ps[i]), get(vs[i]));
-    sum[i] = found.sum, count[i] = found.count;
-    if (when == Along::before) wp[i] = found.along, all[i] = found.all;
+    Moments<T, when == Along::before> row;
+    in[i] = row.add(get(ps[i]), get(vs[i]));
+    found.set(i, row);
   }
-  alignas(kVectorBytes) T means[W], shared[W];
-  const Vec<T> mean = fold_rows<T, Sum>(sum) / vmax(counts_of<T>(count), splat(T(1)));
-  store(means, mean);
-  if constexpr (when == Along::before) {
-    const Vec<T> along = fold_rows<T, Sum>(wp) - mean * fold_rows<T, Sum>(all);
-    store(shared, along * load(by.each));
-    if (by.along) store(by.along, along);
-  }
+  found.fold(by);
   for (int i = 0; i < n; ++i) {
-    const Vec<T> p = get(ps[i]), w = keep<T>(in[i], get(vs[i]) - splat(means[i])), scale = splat(by.scale[i]);
-    if (when == Along::after) wp[i] = w * p;
-    const Vec<T> made = steep.row(i)(when == Along::before ? fma(w, scale, splat(shared[i])) : w * scale, 0, get);
-    store_bits(gs[i], select<T>(Open<T>(lane_bits<T>(p != p)), p, made), entries);  // a row with NaN is NaN throughout
-    if (when == Along::after) wp[i] = select<T>(Open<T>(lane_bits<T>(p != p)), p, wp[i]);
+    const T first = ps[i][0];
+    const Vec<T> w = keep<T>(in[i], get(vs[i]) - splat(found.mean[i])), scale = splat(by.scale[i]);
+    const Vec<T> made = when == Along::before ? fma(w, scale, splat(found.shared[i])) : w * scale;
+    if (when == Along::after) found.along[i] = w * get(ps[i]);
+    store_bits(gs[i], steep.row(i)(made, 0, get), entries);
+    if (std::isnan(first)) std::fill_n(gs[i], K, first), found.along[i] = splat(first);  // a row with NaN is NaN throughout
   }
-  if (when == Along::after && by.along) store(by.along, fold_rows<T, Sum>(wp));
+  found.fold_along(by);
 }
 #endif
 
