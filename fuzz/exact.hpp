@@ -35,19 +35,21 @@ struct Answer {
   Real tau = std::numeric_limits<Real>::quiet_NaN();
 };
 
-inline Answer uniform(const double* x, int64_t K, double from, Real tau) {
+template <class X>
+inline Answer uniform(const X* x, int64_t K, X from, Real tau) {
   Answer a;
   a.tau = tau;
-  a.size = a.firm = std::count_if(x, x + K, [=](double v) { return v >= from; });
+  a.size = a.firm = std::count_if(x, x + K, [=](X v) { return v >= from; });
   for (int64_t k = 0; k < K; ++k) a.p.push_back(x[k] >= from ? Real(1) / Real(a.size) : Real(0));
   return a;
 }
 
 // What lies within its rounding error of the threshold, 2 eps r / n, counts as on it (docs/decisions/0002), and is not one of
-// the n: `firm` is the largest n whose n-th probability is above 2 eps / n.
-inline Answer project_exact(const double* x, int64_t K, double r, double eps) {
-  constexpr double inf = std::numeric_limits<double>::infinity();
-  double top = -inf;
+// the n: `firm` is the largest n whose n-th probability is above 2 eps / n. Points may be long doubles themselves.
+template <class X>
+inline Answer project_exact(const X* x, int64_t K, Real r, double eps) {
+  constexpr X inf = std::numeric_limits<X>::infinity();
+  X top = -inf;
   bool bad = !(r >= 0);
   for (int64_t k = 0; k < K; ++k) bad |= !(x[k] < inf), top = std::max(top, x[k]);
   Answer a;
@@ -56,28 +58,28 @@ inline Answer project_exact(const double* x, int64_t K, double r, double eps) {
     a.p.assign(size_t(K), bad ? std::numeric_limits<Real>::quiet_NaN() : Real(0));
     return a;
   }
-  if (r == 0) return uniform(x, K, top, top);
-  if (r == inf) return uniform(x, K, -std::numeric_limits<double>::max(), -inf);
-  thread_local std::vector<double> near;
+  if (r == 0) return uniform(x, K, top, Real(top));
+  if (r == inf) return uniform(x, K, std::numeric_limits<X>::lowest(), -Real(inf));
+  thread_local std::vector<X> near;
   near.clear();
   for (int64_t k = 0; k < K; ++k)
-    if (Real(x[k]) - Real(top) > -Real(r)) near.push_back(x[k]);
-  std::sort(near.begin(), near.end(), [](double u, double v) { return u > v; });
+    if (Real(x[k]) - Real(top) > -r) near.push_back(x[k]);
+  std::sort(near.begin(), near.end(), [](X u, X v) { return u > v; });
   // Entry k is in while the radius exceeds what it costs to lift all larger ones over it.
   Sum larger;
   int64_t n = 0;
   for (; n < int64_t(near.size()); ++n) {
     const Real u = Real(near[size_t(n)]) - top;
-    if (n && !(larger.value() - Real(n) * u < Real(r))) break;
+    if (n && !(larger.value() - Real(n) * u < r)) break;
     larger.add(u);
   }
-  const Real start = (larger.value() - Real(r)) / Real(n);
+  const Real start = (larger.value() - r) / Real(n);
   Sum left;
   for (int64_t k = 0; k < n; ++k) left.add((Real(near[size_t(k)]) - top) - start);
-  left.add(-Real(r));
+  left.add(-r);
   const Real rest = left.value() / Real(n);
   a.size = n, a.tau = Real(top) + (start + rest);
-  const auto p = [&](double v) { return std::max(((Real(v) - top) - start) - rest, Real(0)) / Real(r); };
+  const auto p = [&](X v) { return std::max(((Real(v) - top) - start) - rest, Real(0)) / r; };
   for (a.firm = n; a.firm > 1 && !(p(near[size_t(a.firm - 1)]) * Real(a.firm) > 2 * Real(eps));) --a.firm;
   a.p.resize(size_t(K));
   for (int64_t k = 0; k < K; ++k) a.p[size_t(k)] = p(x[k]);

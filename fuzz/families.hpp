@@ -73,6 +73,7 @@ void run_family(const Family<Case>& family, const Plan& plan, Report& report) {
 
 void run_project(const Plan& plan, Report& report);
 void run_vjp(const Plan& plan, Report& report);
+void run_maps(const Plan& plan, Report& report);
 void run_means(const Plan& plan, Report& report);
 void run_hinge(const Plan& plan, Report& report);
 void run_attention(const Plan& plan, Report& report);

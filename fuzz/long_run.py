@@ -19,7 +19,7 @@ from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 DRIVER = ROOT / "build" / "fuzz" / "release" / "kernel"
-FAMILIES = ("project", "vjp", "means", "hinge", "attention", "pool")
+FAMILIES = ("project", "vjp", "means", "maps", "hinge", "attention", "pool")
 PIECE = 100_000  # rows of each name and engine between two looks at the file
 
 

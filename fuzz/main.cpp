@@ -39,7 +39,7 @@ namespace {
 
 const char* const kHelp =
     "kernel [options]: random rows through the kernel, each answer checked by another algorithm\n"
-    "  --family NAME    project, vjp, means, hinge, attention, pool; all by default\n"
+    "  --family NAME    project, vjp, maps, means, hinge, attention, pool; all by default\n"
     "  --engine NAME    plain, avx2, avx512; by default all that this machine, or an emulation, can run\n"
     "  --seed N         of the random numbers (0)\n"
     "  --case N         this case only: what a failure printed\n"
@@ -56,7 +56,7 @@ const char* const kHelp =
 
 using Run = void (*)(const Plan&, Report&);
 const std::pair<const char*, Run> kFamilies[] = {
-    {"project", run_project}, {"vjp", run_vjp},             {"means", run_means},
+    {"project", run_project}, {"vjp", run_vjp},     {"maps", run_maps},           {"means", run_means},
     {"hinge", run_hinge},     {"attention", run_attention}, {"pool", run_pool}};
 
 // Engines that do as the others do, and then spoil the first number they wrote.
@@ -75,6 +75,14 @@ Engine sabotaged(const Engine& engine) {
   e.vjp = [](const VjpJob& job, int64_t begin, int64_t end) {
     honest->vjp(job, begin, end);
     if (begin == 0) spoil(job.grad_x, job.storage);
+  };
+  e.map = [](const MapJob& job, int64_t begin, int64_t end) {
+    honest->map(job, begin, end);
+    if (begin == 0) spoil(job.p, job.storage);
+  };
+  e.map_vjp = [](const MapVjpJob& job, int64_t begin, int64_t end) {
+    honest->map_vjp(job, begin, end);
+    if (begin == 0) spoil(job.grad, job.storage);
   };
   e.means = [](const MeanJob& job, int64_t begin, int64_t end) {
     honest->means(job, begin, end);

@@ -121,7 +121,7 @@ def root_vjp(p: np.ndarray, v: np.ndarray, storage: str, alpha=1.5, along: bool 
     _core.map_vjp(
         p.ctypes.data, p.ctypes.data, v.ctypes.data, grad.address, STORAGE[storage], outer, n, inner,
         n * inner, inner, 1, 0, 0, True, 1.0, 0, 1.5 if np.ndim(alpha) else alpha,
-        0 if alphas is None else alphas.ctypes.data, 0, 0, 0, 0, 0, 0, grad_alpha.address if along else 0, threads,
+        0 if alphas is None else alphas.ctypes.data, 0, 0, 0, 0, 0, 0, 0, grad_alpha.address if along else 0, threads,
     )  # fmt: skip
     return (grad.take(), grad_alpha.take()) if along else grad.take()
 
@@ -129,18 +129,22 @@ def root_vjp(p: np.ndarray, v: np.ndarray, storage: str, alpha=1.5, along: bool 
 SQUARE, GIVEN, TOTAL = 2, 0, 3  # transform and rules as the kernel numbers them
 
 
-def squares(z: np.ndarray, v: np.ndarray, radius: float, rule: int, storage: str, along: bool = False):
-    """Squares onto a radius, or onto that share of their sum: p, its gradient and, if `along`, the radius'."""
+def squares(z, v, radius: float, rule: int, storage: str, along: bool = False, words: bool = False):
+    """Squares onto a radius, or onto that share of their sum: p, its gradient and, if `along`, the radius'.
+
+    With `words` the support is kept as bits, and p is spoilt before the way back in rows that are numbers throughout.
+    """
     outer, n, inner = z.shape
     p, grad, to_radius = Output(z.shape, storage), Output(z.shape, storage), Output((outer, inner), "float64")
-    kept = np.ones((3, outer, inner))
+    kept, bits = np.ones((3, outer, inner)), Output((outer * inner * ((n + 31) // 32) + 1,), "float32")
     step, at = 8 * outer * inner, kept.ctypes.data
-    map_of = (SQUARE, rule, False, radius, 0, 1.0, 0, 0, 0, at, at + step, at + 2 * step)
+    map_of = (SQUARE, rule, False, radius, 0, 1.0, 0, 0, 0, at, at + step, at + 2 * step, bits.address if words else 0)
     shape = (STORAGE[storage], outer, n, inner, n * inner, inner, 1)
     _core.map(z.ctypes.data, p.address, *shape, *map_of, 1)
     found = p.take()
+    read = np.where(np.isfinite(z).all(1, keepdims=True), 7.5, found).astype(found.dtype) if words else found
     _core.map_vjp(
-        z.ctypes.data, found.ctypes.data, v.ctypes.data, grad.address, *shape, *map_of,
+        z.ctypes.data, read.ctypes.data, v.ctypes.data, grad.address, *shape, *map_of,
         to_radius.address if along else 0, 0, 1,
     )  # fmt: skip
     return (found, grad.take(), to_radius.take()) if along else (found, grad.take())

@@ -62,7 +62,7 @@ def reproduced(text):
     return done.stdout
 
 
-@pytest.mark.parametrize("family", ["project", "vjp", "means", "hinge", "attention"])
+@pytest.mark.parametrize("family", ["project", "vjp", "means", "maps", "hinge", "attention"])
 def test_the_kernels_driver_notices_a_broken_kernel(kernel, family):
     done = kernel(
         "--family", family, "--engine", "plain", "--cases", "20", "--sabotage", "--failures", "1", "--shrinking", "1"
@@ -78,7 +78,8 @@ def test_the_kernels_driver_passes_the_kernel_as_it_is(kernel):
     rows = json.loads(done.stdout.splitlines()[-1])["rows"]
     engines = kernel("--engines").stdout.split()
     assert {name.split("/")[1] for name in rows} == set(engines) >= set(_core.engines())
-    assert {"project", "vjp", "vjp words", "hinge", "attention", "pool"} <= {name.split("/")[0] for name in rows}
+    names = {name.split("/")[0] for name in rows}
+    assert {"project", "vjp", "vjp words", "maps sq total", "hinge", "attention", "pool"} <= names
 
 
 def test_a_seed_gives_the_kernels_case_again(kernel):

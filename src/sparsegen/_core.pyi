@@ -25,7 +25,7 @@ def project_vjp_words(
 def map(
     x: int, p: int, storage: int, outer: int, K: int, inner: int, x_outer: int, x_entry: int, x_inner: int,
     transform: int, rule: int, power: bool, radius: float, radius_rows: int, second: float, second_rows: int,
-    mask: int, mask_row: int, found: int, base: int, count: int, threads: int,
+    mask: int, mask_row: int, found: int, base: int, count: int, words: int, threads: int,
 ) -> bool: ...  # fmt: skip
 def know_torch(given: dict[str, Any]) -> None: ...
 def idle() -> bool: ...
@@ -42,7 +42,7 @@ def tensor_project_vjp(p: Any, v: Any, radius: float, words: Any) -> Any: ...
 def map_vjp(
     z: int, p: int, v: int, grad: int, storage: int, outer: int, K: int, inner: int, z_outer: int, z_entry: int,
     z_inner: int, transform: int, rule: int, power: bool, radius: float, radius_rows: int, second: float,
-    second_rows: int, mask: int, mask_row: int, found: int, base: int, count: int, grad_radius: int,
+    second_rows: int, mask: int, mask_row: int, found: int, base: int, count: int, words: int, grad_radius: int,
     grad_second: int, threads: int,
 ) -> None: ...  # fmt: skip
 def row_means(

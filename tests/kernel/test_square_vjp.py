@@ -39,8 +39,7 @@ def case(outer, k, inner, storage, scale=1.0):
 def check(z, v, rule, storage):
     p, grad, to_radius = buffers.squares(z, v, RADIUS, rule, storage, along=True)
     want, wanted = closed_form(z, p, v, rule)
-    size = np.abs(want).max(1, keepdims=True) + (np.abs(v) * (p > 0)).max(1, keepdims=True) * np.abs(want).max()
-    assert (np.abs(grad - want) <= 64 * EPS[storage] * size + 1e-300).all(), f"K = {z.shape[1]}"
+    assert near(grad, want, v, p, storage).all(), f"K = {z.shape[1]}"
     np.testing.assert_allclose(to_radius, wanted.astype(float), rtol=0, atol=64 * EPS[storage] * np.abs(v).max())
     np.testing.assert_array_equal(buffers.squares(z, v, RADIUS, rule, storage)[1], grad)
     return grad
@@ -52,6 +51,63 @@ def test_the_gradient_is_the_closed_form(rule, storage, engine):
     for k in SIZES:
         for outer, inner in ((37, 1), (2, 9)):
             check(*case(outer, k, inner, storage), rule, storage)
+
+
+def near(grad, want, v, p, storage):
+    size = np.abs(want).max(1, keepdims=True) + (np.abs(v) * (p > 0)).max(1, keepdims=True) * np.abs(want).max()
+    return np.abs(grad - want) <= 64 * EPS[storage] * size + 1e-300
+
+
+@pytest.mark.parametrize("storage", EPS)
+@pytest.mark.parametrize("rule", [GIVEN, TOTAL], ids=["given", "total"])
+def test_the_support_as_words_is_enough(rule, storage, engine):
+    """Probabilities are not read: those that the way back is given are others.
+
+    Not with a given radius where rows share no group: whether entries are hidden is not known there.
+    """
+    sizes = [k for k in SIZES if rule == TOTAL or (8 if storage == "float32" else 65) <= k <= 128]
+    for k in sizes:
+        for outer, inner in ((37, 1), (2, 9)) if rule == TOTAL else ((48, 1), (2, 24)):
+            z, v = case(outer, k, inner, storage)
+            p, grad, *to_share = buffers.squares(z, v, RADIUS, rule, storage, along=rule == TOTAL, words=True)
+            want, wanted = closed_form(z, p, v, rule)
+            assert near(grad, want, v, p, storage).all(), f"K = {k}"
+            for found in to_share:
+                np.testing.assert_allclose(
+                    found, wanted.astype(float), rtol=0, atol=64 * EPS[storage] * np.abs(v).max()
+                )
+            one = np.ones_like(v)
+            assert (buffers.squares(z, one, RADIUS, rule, storage, words=True)[1] == 0).all()
+
+
+@pytest.mark.parametrize("storage", EPS)
+def test_shares_of_squares_are_told_by_their_scores(storage, engine):
+    """All of the sum is the radius: grad_z = 2 z o (v - v.p) / sum. Scores far from 1 are scaled: p is read."""
+    for k in SIZES:
+        for scale in (1.0, 2.0**-14, 2.0**40):
+            z, v = case(19, k, 1, storage, scale)
+            p, grad = buffers.squares(z, v, 1.0, TOTAL, storage)
+            x = z.astype(np.longdouble) ** 2
+            total = x.sum(1, keepdims=True)
+            steep = 2 * z / total
+            want = steep * (v - (x * v).sum(1, keepdims=True) / total)
+            np.testing.assert_allclose(p, (x / total).astype(float), rtol=8 * EPS[storage])
+            assert (np.abs(grad - want) <= 8 * EPS[storage] * steep * np.abs(v).max(1, keepdims=True)).all(), f"K = {k}"
+
+
+@pytest.mark.parametrize("storage", EPS)
+@pytest.mark.parametrize("rule", [GIVEN, TOTAL], ids=["given", "total"])
+def test_rows_with_words_do_not_see_their_neighbours(rule, storage, engine):
+    for k in (3, 10, 16, 33, 50, 65, 128, 1100) if rule == TOTAL else (65, 128):
+        z, v = case(48, k, 1, storage)
+        clean = buffers.squares(z, v, RADIUS, rule, storage, words=True)[1]
+        odd = np.isin(np.arange(48), (2, 21, 39))
+        z[2, 1:], z[21, k // 2], z[39] = -math.inf, math.nan, -math.inf
+        grad = buffers.squares(z, v, RADIUS, rule, storage, words=True)[1]
+        np.testing.assert_array_equal(grad[~odd], clean[~odd])
+        np.testing.assert_array_equal(grad[odd], buffers.squares(z, v, RADIUS, rule, storage)[1][odd])
+        assert np.isnan(grad[21]).all()
+        assert (grad[39] == 0).all()
 
 
 @pytest.mark.parametrize("storage", EPS)

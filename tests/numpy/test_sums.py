@@ -189,7 +189,7 @@ def found_by_hourglass(z, q):
     rows, k = z.shape
     storage = {"float32": 0, "float64": 1, "float16": 2}[z.dtype.name]
     code = MAPS["sparsehourglass"].code
-    _core.map(z.ctypes.data, p.ctypes.data, storage, rows, k, 1, k, 1, 1, *code, q, 0, 1.0, 0, 0, 0, *at, 1)
+    _core.map(z.ctypes.data, p.ctypes.data, storage, rows, k, 1, k, 1, 1, *code, q, 0, 1.0, 0, 0, 0, *at, 0, 1)
     return found
 
 

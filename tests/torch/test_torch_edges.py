@@ -359,3 +359,19 @@ def test_a_uniform_map_has_no_gradient_however_steep_its_transform(per_row):
         p = f(z, lam=lam)
         assert torch.equal(p, torch.full_like(p, 1 / 3))
         assert not torch.autograd.grad(p[:, 0].sum(), z)[0].any()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients_at_the_ends_of_the_range_are_numbers(dtype, engine):
+    """0 times what overflows is 0: scores further apart than the largest number, hidden NaN upstream, a tiny sum."""
+    most, tiny = torch.finfo(dtype).max, torch.finfo(dtype).tiny
+    z = torch.tensor([[-0.8 * most, 0.5 * most]], dtype=dtype, requires_grad=True)
+    temperature = torch.tensor(1.0, dtype=torch.float64, requires_grad=True)
+    found = torch.autograd.grad(sgt.softmax(z, temperature=temperature), (z, temperature), torch.ones_like(z) * 2)
+    assert all((grad == 0).all() for grad in found)
+    z = torch.tensor([[1.0, -math.inf, 1.0]], dtype=dtype, requires_grad=True)
+    (grad,) = torch.autograd.grad(sgt.softmax(z), z, torch.tensor([[1.0, math.nan, 3.0]], dtype=dtype))
+    assert grad.tolist() == [[-0.5, 0.0, 0.5]]
+    z = torch.tensor([[tiny / 8]], dtype=dtype, requires_grad=True)
+    (grad,) = torch.autograd.grad(sgt.sum_normalization(z), z, torch.ones_like(z))
+    assert grad.tolist() == [[0.0]]

@@ -99,9 +99,11 @@ inline Vec<T> vlog(Vec<T> x) {
   constexpr T lift = sizeof(T) == 4 ? T(0x1p25) : T(0x1p54);
   const Mask<T> small = x < splat(std::numeric_limits<T>::min());
   const Vec<T> y = select<T>(small, x * lift, x);
-  const Mask<T> bits = (Mask<T>)y, root = (Mask<T>)splat(T(0.70710678118654752440));
-  const Mask<T> n = (bits - root) >> Parts<T>::digits;  // such that y / 2^n lies between the root of 1/2 and that of 2
-  const Vec<T> m = (Vec<T>)(bits - (n << Parts<T>::digits));
+  // Bits without a sign: of what is not positive nobody wants the logarithm, but it may wrap.
+  typedef std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t> Plain __attribute__((vector_size(sizeof(Vec<T>))));
+  const Plain bits = (Plain)y, root = (Plain)splat(T(0.70710678118654752440));
+  const Mask<T> n = (Mask<T>)(bits - root) >> Parts<T>::digits;  // such that y / 2^n lies between the root of 1/2 and that of 2
+  const Vec<T> m = (Vec<T>)(bits - ((Plain)n << Parts<T>::digits));
   const Vec<T> count = (Vec<T>)(n + (Mask<T>)splat(Parts<T>::whole)) - Parts<T>::whole -
                        select<T>(small, splat(sizeof(T) == 4 ? T(25) : T(54)), Vec<T>{});
   const Vec<T> f = m - T(1), s = f / (m + T(1)), t = s * s;

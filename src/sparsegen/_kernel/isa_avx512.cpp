@@ -12,12 +12,16 @@ namespace sparsegen {
 extern const Engine engine_avx2;
 
 // Gradients for which 256 bits are measured faster (docs/decisions/0016). Vectors of 512 bits cross a line of memory each where
-// rows are not whole lines, and short rows spend their time on loads and stores; rows of halves are narrowed by eights.
+// rows are not whole lines, and short rows spend their time on loads and stores; rows of halves are narrowed by eights; and long
+// rows come from memory a little faster by halves of lines, those of doubles as soon as sixteen do not fit the first cache.
 static bool narrow(const VjpJob& job) {
-  if (job.K <= 32 || job.storage == Storage::float64) return false;
+  if (job.K <= 32) return false;
   if (job.storage == Storage::float16) return true;
   if (job.storage == Storage::bfloat16) return job.K <= avx512::kVjpGroupLimit;
-  return job.K > avx512::kVjpSixteenLimit && job.K <= avx512::kVjpGroupLimit && !job.words && job.K % 16;
+  if (job.K <= avx512::kVjpSixteenLimit) return false;
+  // Whether words were kept or not: a row's bits do not depend on it.
+  if (job.storage == Storage::float64 || job.K >= avx512::kSkipFrom) return true;
+  return job.K <= avx512::kVjpGroupLimit && !job.words && job.K % 16;
 }
 
 static void vjp(const VjpJob& job, int64_t begin, int64_t end) {

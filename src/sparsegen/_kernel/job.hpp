@@ -20,6 +20,15 @@ inline constexpr int64_t kStreamFrom = 12 << 20;
 // The same from which the gradients of short rows ask for memory in advance: less is near enough.
 inline constexpr int64_t kAskFrom = 4 << 20;
 
+// Bytes of scores from which their squares keep the support of rows as bits: less is in the caches on the way back. And of such
+// rows: from which share of the sum as a radius w.p is found without p, and how long they may be if the radius is given.
+inline constexpr int64_t kWordsFrom = 16 << 10, kWordsBelow = 1024;
+inline constexpr double kWordsFromShare = 0.5;
+inline int64_t words_of(int64_t K) { return (K + 31) / 32; }  // of a row of K entries
+
+// Longest row of which sixteen fit the first cache beside what is made of them. Shares of the sums of longer ones are worked alone.
+inline constexpr int64_t kBesideLimit = 256;
+
 struct Job {
   Storage storage;
   int64_t outer, K, inner;  // rows are numbered o * inner + i
@@ -67,7 +76,7 @@ struct ProjectJob : Job {
   Rule rule = Rule::given;
   double *radius_out = nullptr, *mean_out = nullptr, *count_out = nullptr;  // what the rule found
   uint32_t* words = nullptr;            // the support of each row as bits: see support.hpp
-  std::atomic<bool>* broken = nullptr;  // beside `words`: set if a row is NaN
+  std::atomic<bool>* broken = nullptr;  // beside `words` of a projection: set if a row is NaN
   std::atomic<bool>* outside = nullptr;  // set if a row is outside the domain; it is NaN
 };
 
@@ -89,6 +98,13 @@ struct MapJob : ProjectJob {
   double second_of(int64_t row) const { return second[second_per_row ? row : 0]; }
 };
 
+// Is p, on the way back, read for the support alone, so that words stand for it? Of squares w.p is found of the scores if the radius is so
+// large a share of their sum that no digits are lost; onto a given radius it is not wanted, and longer rows go another way.
+inline bool words_suffice(Transform transform, Rule rule, bool power, double radius, int64_t K) {
+  if (transform != Transform::sq || power) return false;
+  return rule == Rule::total ? radius >= kWordsFromShare : K < kWordsBelow;
+}
+
 // Its way back. `radius` and `second` are the controls as the map got them; `found` and `base` what it found for each row.
 struct MapVjpJob : Job {
   const void *z, *p, *v;
@@ -102,6 +118,7 @@ struct MapVjpJob : Job {
   const double* second;
   bool second_per_row;
   const double *found, *base, *count;        // each may be null: the radius is then as it is given
+  const uint32_t* words = nullptr;           // of rows of squares, and one more; `found` is NaN then if a row is
   double *grad_radius, *grad_second;         // of each row's controls; may be null
 
   double second_of(int64_t row) const { return second[second_per_row ? row : 0]; }

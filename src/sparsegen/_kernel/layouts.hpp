@@ -198,8 +198,10 @@ class ByRow {
   // look_at() a row of squares; apart, as it would crowd out the others.
   template <bool hidden>
   __attribute__((noinline)) void make(int i, T* heads) {
-    const Making<T> row{squares_[i].z, const_cast<T*>(rows_[i]), squares_[i]};
-    look_at<hidden>(shape_, row, heads, sum_[i], moments_[i], count_[i]);
+    const Squaring<T>& made = squares_[i];
+    T* const slot = const_cast<T*>(rows_[i]);
+    if (made.open) look_at<hidden>(shape_, Making<T, true>{made.z, slot, made}, heads, sum_[i], moments_[i], count_[i]);
+    else look_at<hidden>(shape_, Making<T, false>{made.z, slot, made}, heads, sum_[i], moments_[i], count_[i]);
   }
 
   // Minus the excess, and minus the number of entries above. The excess is summed as min(tau - x, 0), which takes x from

@@ -117,7 +117,12 @@ struct Pulled {
 
   template <Along when, class F>
   void run(int64_t K, const Scratch<T>& s, const F& steep) {
-    vjp_group<when>(p, v, n, K, Factors<T>{scale, each, along}, g, s, steep);
+    run<when>(FromShares<T>{p}, K, s, steep);
+  }
+  // The same, given where their support is read.
+  template <Along when, class P, class F>
+  void run(const P& support, int64_t K, const Scratch<T>& s, const F& steep) {
+    vjp_group<when>(support, v, n, K, Factors<T>{scale, each, along}, g, s, steep);
   }
 };
 
@@ -164,22 +169,23 @@ class MapVjp {
     const Vec<T> top = splat(T(row_.base)), hidden = splat(-kInf<T>);
     each_vector<T>(row_.K, [&](int64_t at, auto get, auto) {
       const Vec<T> z = get(row_.z + at);
-      sum += keep<T>(z > hidden, get(row_.g + at) * (z - top));
+      const Vec<T> g = get(row_.g + at);
+      sum += keep<T>((z > hidden) & (g != Vec<T>{}), g * (z - top));  // z - top may be infinite where nothing moves
     });
     return -double(lanes_sum(sum)) / row_.second;
   }
 
  private:
-  // Of v over the support, where an entry weighs f(p).
+  // Of v over the support, where an entry of x weighs f(x), and others nothing.
   template <class F>
-  double mean_of(F&& f) const {
+  double mean_of(const T* x, F&& f) const {
     constexpr int64_t span = 64 * kWidth<T>;
     double total = 0, weight = 0;
     for (int64_t from = 0; from < row_.K; from += span) {
       Vec<T> sum{}, all{};
       each_vector<T>(std::min(span, row_.K - from), [&](int64_t at, auto get, auto) {
-        const Vec<T> p = get(row_.p + from + at), w = f(p);
-        const Mask<T> on = p > Vec<T>{};
+        const Vec<T> w = f(get(x + from + at));
+        const Mask<T> on = w > Vec<T>{};
         add_where<T>(on, w, all), add_where<T>(on, w * get(row_.v + from + at), sum);
       });
       total += double(lanes_sum(sum)), weight += double(lanes_sum(all));
@@ -190,12 +196,18 @@ class MapVjp {
   // The mean over the support drops out of the gradient, but for that of the share which is the radius. Entries that are 0
   // move with the others.
   ControlGradients shares() {
-    const double mean = mean_of([](Vec<T> p) { return p; });
-    const Vec<T> less = splat(T(mean)), scale = splat(T(1 / row_.radius)), unit = splat(T(row_.base)), even = scale * unit;
+    // Squares that were taken as they are tell their shares, and have to be read in any case: p is not then. (Short rows gain nothing.)
+    const bool squares = job_.transform == Transform::sq && row_.open() && row_.base == 1 && row_.K > kVjpSixteenLimit;
+    const double mean = squares ? mean_of(row_.z, [](Vec<T> z) { return z * z; }) : mean_of(row_.p, [](Vec<T> p) { return p; });
+    const Vec<T> less = splat(T(mean)), scale = splat(within<T>(1 / row_.radius)), unit = splat(T(row_.base));
+    const Vec<T> even = splat(within<T>(row_.base / row_.radius));
     const auto open = [=](Vec<T> z, Vec<T> x) { return keep<T>(z > splat(-kInf<T>), x); };
     if (job_.transform == Transform::exp) {
       const Vec<T> by = splat(std::max(T(row_.second), std::numeric_limits<T>::min()));
-      write([=](int64_t at, Vec<T> v, auto get) { return get(row_.p + at) * (v - less) / by; });
+      write([=](int64_t at, Vec<T> v, auto get) {
+        const Vec<T> p = get(row_.p + at);
+        return keep<T>(p > Vec<T>{}, p * (v - less) / by);  // v may be anything where there is no share
+      });
     } else if (job_.transform == Transform::sq) {
       write([=](int64_t at, Vec<T> v, auto get) {
         const Vec<T> z = get(row_.z + at);
@@ -207,7 +219,7 @@ class MapVjp {
       write([=](int64_t at, Vec<T> v, auto get) { return open(get(row_.z + at), (v - less) * even); });
     }
     double to_share = 0;
-    if (job_.grad_radius) to_share = mean_of([](Vec<T>) { return splat(T(1)); }) - mean;
+    if (job_.grad_radius) to_share = mean_of(row_.p, [](Vec<T> p) { return keep<T>(p > Vec<T>{}, splat(T(1))); }) - mean;
     return {to_share, job_.grad_second ? cooling() : 0};
   }
 
@@ -312,7 +324,7 @@ class MapVjpBlock {
 
   // Rows [row, row + n), which stand at z[i], p[i], v[i], to g[i].
   void run(int64_t row, int n, const T* const* z, const T* const* p, const T* const* v, T* const* g) {
-    straight_.n = steep_.n = 0, times_ = false;
+    straight_.n = steep_.n = squares_.n = 0, times_ = false;
     const bool even = add_even(row, n, z, p, v, g);
     const unsigned done = job_.power && job_.K <= kRootLimit ? roots(row, n, p, v, g) : 0;
     for (int i = 0; i < n && !even; ++i) {
@@ -322,12 +334,18 @@ class MapVjpBlock {
         keep(row + i, MapVjp<T>(job_, one, s_).run());
         continue;
       }
+      if (is_squared(one.control) && one.open() && near_one_unit(one.base) && !std::isnan(one.radius)) {
+        const double unit = 2 * (one.base * one.base);
+        squares_.add(i, z[i], p[i], v[i], g[i], one.radius, slope(one) * (unit / one.radius / 2), unit);
+        continue;
+      }
       // Where nothing comes through the radius, or to every entry, the scores of a linear map need not be read.
       Pulled<T>& rows = linear_ && (given_ || one.open()) ? straight_ : steep_;
       rows.add(i, z[i], p[i], v[i], g[i], one.radius, slope(one), linear_ && total_ ? one.base : 1);
     }
     if (straight_.n) pull_straight(row);
     if (steep_.n) pull_steep(row);
+    if (squares_.n) pull_squares(row);
   }
 
  private:
@@ -356,7 +374,10 @@ class MapVjpBlock {
       for (int i = 0; i < n; ++i) slope[i] = base[i] > 0 ? slope_ : base[i] < 0 ? -slope_ : 0;
     else std::fill_n(slope, n, slope_);
     times_ = job_.transform == Transform::sq && !closed && take_units(base, n, by);
-    (linear_ && open ? straight_ : steep_).add_all(n, z, p, v, g, by, slope);
+    const bool squares = is_squared(job_.radius[0]);
+    if (squares && !(times_ && none_is_nan(radius, n))) return false;  // each row goes its way, whatever its neighbours are
+    if (squares) for (int i = 0; i < n; ++i) slope[i] *= by[i] / 2;    // see pull_squares()
+    (linear_ && open ? straight_ : squares ? squares_ : steep_).add_all(n, z, p, v, g, by, slope);
     return true;
   }
 
@@ -377,14 +398,32 @@ class MapVjpBlock {
     return done;
   }
 
+  static bool near_one_unit(double unit) {
+    constexpr double most = sizeof(T) == 4 ? 0x1p30 : 0x1p250;
+    return bool(int(unit >= 1 / most) & int(unit <= most));
+  }
+
   // Takes what the derivative of squares has in every entry of a row, twice the square of their unit, into its factor. False where
   // that is too far from 1; the factors are as they were then.
   static bool take_units(const double* unit, int n, double* by) {
-    constexpr double most = sizeof(T) == 4 ? 0x1p30 : 0x1p250;
     int64_t other = 0;
-    for (int i = 0; i < n; ++i) other |= int64_t(!(unit[i] >= 1 / most)) | int64_t(!(unit[i] <= most));
+    for (int i = 0; i < n; ++i) other |= int64_t(!near_one_unit(unit[i]));
     for (int i = 0; !other && i < n; ++i) by[i] *= 2 * (unit[i] * unit[i]);
     return !other;
+  }
+
+  // Is p read for the support of squares alone, or not at all where words were kept?
+  bool is_squared(double control) const {
+    static_assert(kWordsBelow <= kSkipFrom, "longer rows onto a given radius read p: see vjp_group()");
+    if (given_ && (!job_.words || job_.grad_radius)) return false;
+    return words_suffice(job_.transform, job_.rule, job_.power, control, job_.K);
+  }
+
+  // Where words were kept, a radius is NaN if its row is.
+  static bool none_is_nan(const double* radius, int n) {
+    int64_t nan = 0;
+    for (int i = 0; i < n; ++i) nan |= int64_t(radius[i] != radius[i]);
+    return !nan;
   }
 
   // dr/dx in each entry that may be chosen.
@@ -437,6 +476,20 @@ class MapVjpBlock {
     else steep_.template run<Along::before>(job_.K, s_, steep);
   }
 
+  // Squares of which w.p, if it is wanted, is found without p. What is found along w is w.z^2: of this, half of the factor makes w.p.
+  void pull_squares(int64_t row) {
+    const uint32_t* kept[kGroup];
+    for (int i = 0; i < squares_.n; ++i) kept[i] = job_.words ? job_.words + (row + squares_.row[i]) * words_of(job_.K) : nullptr;
+    const FromWords<T> words{kept, squares_.z};
+    const FromSquares<T> shares{squares_.p, squares_.z};
+    const Times<T> times{squares_.z};
+    if (given_) squares_.template run<Along::none>(words, job_.K, s_, times);
+    else if (job_.words) squares_.template run<Along::before>(words, job_.K, s_, times);
+    else squares_.template run<Along::before>(shares, job_.K, s_, times);
+    for (int i = 0; i < squares_.n; ++i) squares_.along[i] *= squares_.scale[i] / 2;
+    keep_controls(row, squares_);
+  }
+
   void keep_controls(int64_t row, const Pulled<T>& rows) const {
     if (!job_.grad_radius && !job_.grad_second) return;
     for (int i = 0; i < rows.n; ++i) {
@@ -465,7 +518,7 @@ class MapVjpBlock {
   const Scratch<T>& s_;
   const bool linear_, total_, given_;
   const double slope_;  // of rows without hidden entries, if the control is one number: dr/dx
-  Pulled<T> straight_, steep_;
+  Pulled<T> straight_, steep_, squares_;
   bool times_ = false;  // is what multiplies the gradients of squares in their factors, but for the scores?
 };
 

@@ -9,7 +9,6 @@
 
 namespace sparsegen::SPARSEGEN_ISA {
 
-inline constexpr int64_t kBesideLimit = 256;   // longest row of which sixteen fit the first cache beside what is made of them
 inline constexpr int64_t kSampledFrom = 8192;  // row length from which it pays to ask the first entries where the threshold will be
 
 // Rows of one block, each in its slot, with where they are to be written.
@@ -29,11 +28,13 @@ class MapBlock {
   // Rows [row, row + n), which stand at src[i] (their slots, or the scores themselves), to dst[i]; K counts the filling of
   // short ones.
   void run(int64_t row, int n, int64_t K, const T* const* src, T** dst) {
+    has_words_ = 0;
     if (all_roots_ && K == job_.K && K <= kGroupLimit<T>) return even_roots(row, n, K, src, dst);
     Prepared made[kGroup];
     const unsigned done = job_.power ? powers(row, n, src, dst) | (K <= kGroupLimit<T> ? roots(row, n, K, src, dst) : 0)
                           : in_lanes(K, src, dst) ? lanes(row, n, K, src, dst)
-                          : sums_ && K > kBesideLimit ? shares_alone(row, n, src, made, dst) : 0;
+                          : sums_ && K > kBesideLimit ? shares_alone(row, n, src, made, dst)
+                          : squares_ && K >= kBlockedFrom ? squares_alone(row, n, src, dst) : 0;
     if (done == ~0u >> (32 - n)) return;
     const bool grouped = K > kLaneLimit && K <= kGroupLimit<T> && !job_.power && !all_shares_;
     next_ = {grouped && read_ ? src[0] + read_ : nullptr, job_.xs.outer};
@@ -47,7 +48,7 @@ class MapBlock {
       T* const x = slot(i);
       if (!grouped || (made[i].plain && made[i].way == Way::shares)) ask_for_next(src[i], dst[i]);
       if (later_) {
-        points_[i] = x, made[i] = of_squares(later_rows_[i], job_.radius_of(row + i), sizes_[i] < kInf<T>);
+        points_[i] = x, made[i] = of_squares(later_rows_[i], job_.radius_of(row + i));
       } else if (made[i].plain) {
         points_[i] = points(made[i].way, src[i], x, K);
       } else {
@@ -67,7 +68,18 @@ class MapBlock {
       if (!(done >> i & 1) && made[i].way != Way::shares) finish(made, i, K, dst);
   }
 
+  // The words of rows that were run(): see support.hpp.
+  void find_words(int64_t row, int n, const T* const* dst) const {
+    for (int i = 0; i < n; ++i) {
+      if (has_words_ >> i & 1) continue;
+      find_support(dst[i], job_.K, words_at(row + i));
+      if (std::isnan(dst[i][0])) job_.radius_out[row + i] = kNone;
+    }
+  }
+
  private:
+  uint32_t* words_at(int64_t row) const { return job_.words ? job_.words + row * words_of(job_.K) : nullptr; }
+
   T* slot(int i) const { return s_.rows + i * s_.stride; }
 
   // What comes next is read while a row is computed: docs/decisions/0026. Groups of rows in one piece ask for it themselves.
@@ -119,12 +131,13 @@ class MapBlock {
 
   // The same of longer rows; those of which the radius is the larger part are projected while they are in the first cache. Returns
   // them, one bit each.
-  unsigned shares_alone(int64_t row, int n, const T* const* src, Prepared* made, T* const* dst) const {
+  unsigned shares_alone(int64_t row, int n, const T* const* src, Prepared* made, T* const* dst) {
     unsigned done = 0;
     for (int i = 0; i < n; ++i)
       if (squares_ ? share_alone(row + i, src[i], made[i], dst[i], Squared<T>{src[i]})
                    : share_alone(row + i, src[i], made[i], dst[i], src[i]))
         keep(row + i, made[i]), done |= 1u << i;
+    has_words_ = done;
     return done;
   }
 
@@ -138,7 +151,7 @@ class MapBlock {
     const bool negative = all.start > 0 ? sum_long<Also::excess>(z, all) : sum_long<Also::least>(z, all);
     made = of_sum(row, all.sum, negative);
     double threshold;
-    return larger && made.plain && project_share(x, job_.K, all, made.radius, p, s_, threshold);
+    return larger && made.plain && project_share(x, job_.K, all, made.radius, p, s_, threshold, words_at(row));
   }
 
   // Of the first entries of a long row: where the threshold of all of them will be, as a rule.
@@ -207,7 +220,7 @@ class MapBlock {
   // The sizes of rows that are squared: of whole vectors of rows together.
   void find_sizes(int n, bool grouped, const T* const* src) {
     constexpr int W = kWidth<T>;
-    if (job_.transform != Transform::sq || job_.rule != Rule::given) return;
+    if (job_.transform != Transform::sq || job_.rule != Rule::given || job_.K >= kBlockedFrom) return;  // see squares_alone()
     std::fill_n(sizes_, kGroup, kInf<T>);
     for (int i = 0; grouped && i + W <= n; i += W) store(sizes_ + i, sizes_of(src + i, job_.K));
   }
@@ -218,10 +231,45 @@ class MapBlock {
     bool can = true;
     for (int i = 0; i < n && can; ++i) {
       const T top = sizes_[i] < kInf<T> ? sizes_[i] : top_of<true>(src[i], job_.K);
-      later_rows_[i] = squaring(src[i], top);
-      can = std::fabs(top) < kInf<T> && src[i] != slot(i) && of_squares(later_rows_[i], job_.radius_of(row + i), false).radius > 0;
+      later_rows_[i] = squaring(src[i], top, sizes_[i] < kInf<T>);
+      can = std::fabs(top) < kInf<T> && src[i] != slot(i) && of_squares(later_rows_[i], job_.radius_of(row + i)).radius > 0;
     }
     return can;
+  }
+
+  // Long rows of squares onto a given radius; returns those of which few matter, which are done, one bit each.
+  unsigned squares_alone(int64_t row, int n, const T* const* src, T* const* dst) {
+    unsigned done = 0;
+    for (int i = 0; i < n; ++i) {
+      sizes_[i] = kInf<T>;
+      done |= unsigned(square_alone(row + i, src[i], sizes_[i], dst[i])) << i;
+    }
+    return done;
+  }
+
+  // One of them. True if few of its squares matter, and it is done: no others are made. Else its size is found, if none is hidden.
+  bool square_alone(int64_t row, const T* z, T& size, T* p) const {
+    const int64_t K = job_.K;
+    const Row<T, Sized<T>> sizes({z}, K);
+    Survey<T> all;
+    survey<false>(sizes.x, sizes.full, kBlock, s_.maxima, all);
+    if (sizes.steps > sizes.full) survey_tail(sizes, s_.maxima, all);
+    const T top = lanes_max(all.top), squares = lanes_sum(all.squares);
+    if (!(top < kInf<T>) || std::isnan(squares)) return false;
+    size = top;
+    const Squaring<T> made = squaring(z, top, true);
+    const Prepared found = of_squares(made, job_.radius_of(row));
+    const double r = found.radius, unit = double(made.unit), most = double(made.most) * double(made.most);
+    const T low = add_down(T(0), -r);
+    // Up to half of the largest square squares rise with their scores, rounded too: their maxima are those of the largest scores.
+    if (!plain_radius<T>(r) || r > most / 2 || !(double(low) > double(squares) * (unit * unit) / double(K) - most)) return false;
+    for (int64_t i = 0; i < (sizes.steps + kBlock - 1) / kBlock * kWidth<T>; i += kWidth<T>)
+      store(s_.maxima + i, made.template of<false>(load(s_.maxima + i)));
+    const Row<T, Made<T>> points({z, made}, K);
+    double threshold;
+    if (!write_sparse(points, K, T(0), r, p, s_, threshold)) return false;
+    keep(row, found);
+    return true;
   }
 
   Prepared prepare(int64_t row, const T* z, T* x, T size) const {
@@ -362,6 +410,7 @@ class MapBlock {
   const bool all_shares_;      // softmax: no row is projected
   const bool all_roots_;       // entmax, and alpha is 1.5 for all rows
   Next<T> next_;               // the scores that come next, where groups of rows ask for them
+  unsigned has_words_ = 0;     // rows whose words were found while they were written, one bit each
   unsigned larger_ = 0;        // rows whose radius is the larger part of their sum, one bit each
   double sum_of_[kGroup];
   T sizes_[kGroup];            // of rows that are squared; inf: not known
@@ -386,7 +435,9 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   const Workspace<T> workspace(K, job.power ? kPowerSlots * group : apart ? 2 * group : group);
   Scratch<T> s = workspace.view(), out = s;
   if (apart) out.rows += group * s.stride;
-  s.stream = write && 2 * job.bytes() >= kStreamFrom;
+  // Words are read off what was written, but for shares of longer rows, which make them as they are written.
+  const bool reads_back = job.words && !(job.rule == Rule::total && K > kBesideLimit);
+  s.stream = write && !reads_back && 2 * job.bytes() >= kStreamFrom;
   s.hidden = job.mask != nullptr;
   const bool soon = job.inner == 1 && K <= kGroupLimit<T>;
   MapBlock<T> block(job, s, soon && read ? group * job.xs.outer : 0, soon && write && !s.stream ? group * job.ps.outer : 0);
@@ -399,6 +450,7 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
     find_rows<const T>(job, x, job.xs, row, n, read, s.rows, s.stride, src);
     find_rows(job, p, job.ps, row, n, write, out.rows, s.stride, dst);
     block.run(row, n, K, src, dst);
+    if (job.words) block.find_words(row, n, dst);
     if (!write) store_rows<true>(job, p, job.ps, row, n, out);
   }
   if (s.stream) finish_streams();

@@ -3,6 +3,7 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
+#include <chrono>
 #include <string>
 
 #if defined(__linux__)
@@ -86,6 +87,24 @@ static void expect_writes(const MapVjpJob& job) { expect_writes(job.grad, job.by
 static void expect_writes(const MeanJob&) {}
 static void expect_writes(const HingeJob&) {}
 
+// Python's lock, given back while rows are worked. A thread that comes for it again while Python ends is unwound by force, which
+// functions that may not throw turn into an abort of the process: it waits for the end instead, as Python itself has it from 3.14 on.
+class Released {
+ public:
+  Released() : state_(PyEval_SaveThread()) {}
+  Released(const Released&) = delete;
+  ~Released() {
+    try {
+      PyEval_RestoreThread(state_);
+    } catch (...) {
+      for (;;) std::this_thread::sleep_for(std::chrono::hours(1));
+    }
+  }
+
+ private:
+  PyThreadState* const state_;
+};
+
 template <class J>
 static void run(const J& job, void (*work)(const J&, int64_t, int64_t)) {
   const int64_t rows = job.rows(), entries = rows * job.K;
@@ -93,7 +112,7 @@ static void run(const J& job, void (*work)(const J&, int64_t, int64_t)) {
     const StandardArithmetic standard;
     return work(job, 0, rows);
   }
-  nb::gil_scoped_release released;
+  const Released released;
   expect_writes(job);
   parallel(rows, rows_a_turn(job), job.threads, [&](int64_t begin, int64_t end) { work(job, begin, end); });
 }
@@ -158,7 +177,7 @@ static void project_vjp_rows(uintptr_t p, uintptr_t v, uintptr_t grad_x, int sto
 static bool map(uintptr_t x, uintptr_t p, int storage, int64_t outer, int64_t K, int64_t inner, int64_t x_outer,
                 int64_t x_entry, int64_t x_inner, int transform, int rule, bool power, double radius, uintptr_t radius_rows,
                 double second, uintptr_t second_rows, uintptr_t mask, uintptr_t mask_row, uintptr_t found, uintptr_t base,
-                uintptr_t count, int threads) {
+                uintptr_t count, uintptr_t words, int threads) {
   MapJob job;
   static_cast<Job&>(job) = {Storage(storage), outer, K, inner, radius_rows ? at<double>(radius_rows) : &radius,
                             radius_rows != 0, threads};
@@ -167,6 +186,7 @@ static bool map(uintptr_t x, uintptr_t p, int storage, int64_t outer, int64_t K,
   job.rule = Rule(rule), job.radius_out = at<double>(found), job.mean_out = at<double>(base);
   job.count_out = at<double>(count), job.transform = Transform(transform), job.power = power;
   job.second = second_rows ? at<double>(second_rows) : &second, job.second_per_row = second_rows != 0;
+  job.words = at<uint32_t>(words);
   std::atomic<bool> outside{false};
   job.outside = &outside;
   if (job.transform == Transform::lin && job.rule != Rule::total && !power) run<ProjectJob>(job, engine->project);
@@ -177,8 +197,8 @@ static bool map(uintptr_t x, uintptr_t p, int storage, int64_t outer, int64_t K,
 static void map_vjp(uintptr_t z, uintptr_t p, uintptr_t v, uintptr_t grad, int storage, int64_t outer, int64_t K,
                     int64_t inner, int64_t z_outer, int64_t z_entry, int64_t z_inner, int transform, int rule, bool power,
                     double radius, uintptr_t radius_rows, double second, uintptr_t second_rows, uintptr_t mask,
-                    uintptr_t mask_row, uintptr_t found, uintptr_t base, uintptr_t count, uintptr_t grad_radius,
-                    uintptr_t grad_second, int threads) {
+                    uintptr_t mask_row, uintptr_t found, uintptr_t base, uintptr_t count, uintptr_t words,
+                    uintptr_t grad_radius, uintptr_t grad_second, int threads) {
   MapVjpJob job;
   static_cast<Job&>(job) = {Storage(storage), outer, K, inner, radius_rows ? at<double>(radius_rows) : &radius,
                             radius_rows != 0, threads};
@@ -188,7 +208,7 @@ static void map_vjp(uintptr_t z, uintptr_t p, uintptr_t v, uintptr_t grad, int s
   job.rule = Rule(rule), job.transform = Transform(transform), job.power = power;
   job.second = second_rows ? at<double>(second_rows) : &second, job.second_per_row = second_rows != 0;
   job.found = at<double>(found), job.base = at<double>(base), job.count = at<double>(count);
-  job.grad_radius = at<double>(grad_radius), job.grad_second = at<double>(grad_second);
+  job.grad_radius = at<double>(grad_radius), job.grad_second = at<double>(grad_second), job.words = at<uint32_t>(words);
   run(job, engine->map_vjp);
 }
 
@@ -208,20 +228,31 @@ struct Kind {
   explicit Kind(int kind) : transform(kind >> 2 & 3), rule(kind >> 4 & 3), power(kind >> 6 & 1) {}
 };
 
+// How many words the way there keeps for the way back, behind all else: the support of rows of squares, and one word more. Not of
+// rows that are in the caches still, nor where p is read all the same.
+static int64_t words_kept(const TensorRows& z, const Kind& m, double radius) {
+  const int64_t bytes = z.rows * z.K * (z.storage == int(Storage::float64) ? 8 : 4);
+  const bool whole = Rule(m.rule) == Rule::total && radius == 1;  // nobody asks for the support of shares of all of a sum
+  if (whole || z.storage > int(Storage::float64) || bytes < kWordsFrom) return 0;
+  return words_suffice(Transform(m.transform), Rule(m.rule), m.power, radius, z.K) ? z.rows * words_of(z.K) + 1 : 0;
+}
+
 // The same of torch's tensors, for small calls: see tensors.hpp. With `keep`, p and what the way back needs of each row; None where more has to be asked.
 static nb::object tensor_map(nb::handle x, int kind, double radius, double second, bool keep, nb::handle mask) {
   const TensorRows z(x.ptr());
   if (!z) return unanswered();
   const TensorMask hide(mask.ptr(), z);
   NewTensor p = hide.fits() ? NewTensor::like(x.ptr()) : NewTensor(nullptr);
-  NewTensor found = p && keep ? NewTensor::wide(3 * z.rows) : NewTensor(nullptr);
+  const Kind m(kind);
+  const int64_t words = keep && mask.is_none() ? words_kept(z, m, radius) : 0;
+  NewTensor found = p && keep ? NewTensor::wide(3 * z.rows + (words + 1) / 2) : NewTensor(nullptr);
   if (!p || (keep && !found)) return unanswered();
   double* const rows = at<double>(found.at);
   std::fill(rows, rows + (keep ? 3 * z.rows : 0), 1.0);
   const uintptr_t step = keep ? 8 * z.rows : 0;
-  const Kind m(kind);
   map(z.at, p.at, z.storage, z.rows, z.K, 1, z.K, 1, 1, m.transform, m.rule, m.power, radius, 0, second, 0,
-      hide.bytes(), hide.offsets(), found.at, found.at + step, found.at + 2 * step, threads_for(z, kChunkEntries));
+      hide.bytes(), hide.offsets(), found.at, found.at + step, found.at + 2 * step, words ? found.at + 3 * step : 0,
+      threads_for(z, kChunkEntries));
   return keep ? nb::make_tuple(nb::steal(p.tensor.release()), nb::steal(found.tensor.release()))
               : nb::steal(p.tensor.release());
 }
@@ -282,14 +313,16 @@ static nb::object tensor_map_vjp(nb::handle z, nb::handle p, nb::handle v, int k
   if (!of_v.same(of_z)) return unanswered();
   const uintptr_t kept = found.is_none() ? 0 : uintptr_t(number(Owned(PyObject_CallMethodNoArgs(found.ptr(), torch.address)), 0));
   if (!found.is_none() && !kept) return unanswered();
+  const Kind m(kind);
+  const int64_t words = kept && mask.is_none() ? words_kept(of_z, m, radius) : 0;
+  const bool has_words = words && TensorRows(found.ptr()).entries() > 3 * of_z.rows;  // those of a longer way have not
   NewTensor grad = NewTensor::like(p.ptr()), to_radius = want_radius ? NewTensor::wide(of_z.rows) : NewTensor(nullptr),
             to_second = want_second ? NewTensor::wide(of_z.rows) : NewTensor(nullptr);
   if (!grad || (want_radius && !to_radius) || (want_second && !to_second)) return unanswered();
   const uintptr_t step = kept ? 8 * of_z.rows : 0;
-  const Kind m(kind);
   map_vjp(of_z.at, of_p.at, of_v.at, grad.at, of_z.storage, of_z.rows, of_z.K, 1, of_z.K, 1, 1, m.transform, m.rule,
-          m.power, radius, 0, second, 0, hide.bytes(), hide.offsets(), kept, kept + step, kept + 2 * step, to_radius.at, to_second.at,
-          threads_for(of_z, kChunkEntries));
+          m.power, radius, 0, second, 0, hide.bytes(), hide.offsets(), kept, kept + step, kept + 2 * step,
+          has_words ? kept + 3 * step : 0, to_radius.at, to_second.at, threads_for(of_z, kChunkEntries));
   const auto given = [](NewTensor& made) { return made ? nb::steal(made.tensor.release()) : nb::none(); };
   return nb::make_tuple(given(grad), given(to_radius), given(to_second));
 }
@@ -365,7 +398,7 @@ class Dual {
   double pass(uintptr_t order, double alpha) {
     DualJob job = with(alpha);
     job.order = at<int64_t>(order);
-    nb::gil_scoped_release released;
+    const Released released;
     const StandardArithmetic standard;
     return engine->dual_pass(job, rows());
   }
@@ -373,7 +406,7 @@ class Dual {
   void values(uintptr_t value, uintptr_t gap, double alpha, bool restart, int threads) {
     DualJob job = with(alpha);
     job.value = at<double>(value), job.gap = at<double>(gap), job.restart = restart;
-    nb::gil_scoped_release released;
+    const Released released;
     const int64_t turn = std::max({int64_t(1), kChunkEntries / job.K, rows() / (4 * threads)});
     parallel(rows(), turn, rows() * job.K < kChunkEntries ? 1 : threads,
              [&](int64_t begin, int64_t end) { engine->dual_values(job, begin, end); });
@@ -381,7 +414,7 @@ class Dual {
 
   void weights(double alpha) {
     const DualJob job = with(alpha);
-    nb::gil_scoped_release released;
+    const Released released;
     const StandardArithmetic standard;
     engine->dual_weights(job, rows());
   }
@@ -504,7 +537,7 @@ static Found attention(int storage, int threads, int weigh, double temperature, 
   job.radius_out = at<double>(radius_out), job.mean_out = at<double>(mean_out), job.count_out = at<double>(count_out);
   Found found{job.storage, std::vector<Piece>(support_sizes ? job.blocks() : 0)};
   job.pieces = support_sizes ? found.pieces.data() : nullptr;
-  nb::gil_scoped_release released;
+  const Released released;
   const bool small = job.heads * job.queries * job.keys * job.width < kSmallWork;
   parallel(job.blocks(), blocks_a_turn(job), small ? 1 : threads,
            [&](int64_t begin, int64_t end) { engine->attention(job, begin, end); });
@@ -524,7 +557,7 @@ static void attention_vjp(int storage, int threads, int weigh, double scale, std
   job.radius_grad = at<double>(radius_grad);
   const int64_t rows = job.heads * job.queries, heads = job.heads / job.group;
   job.ranges = heads >= 4 * threads ? 1 : std::min<int64_t>(job.keys, (4 * threads + heads - 1) / heads);
-  nb::gil_scoped_release released;
+  const Released released;
   const int64_t work = job.indptr[rows] * (job.width + job.value_width);
   const int many = work < 4 * kChunkEntries ? 1 : threads;
   parallel(rows, std::max<int64_t>(1, rows / (8 * threads)), many,

@@ -504,9 +504,9 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   if (s.stream) finish_streams();
 }
 
-// The gradients of n rows at p[i], v[i], written to g[i], which may be v[i].
-template <Along when, class T, class F>
-inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Factors<T> all, T* const* g, const Scratch<T>& s,
+// The gradients of n rows, given where their support is read, at v[i], written to g[i], which may be v[i].
+template <Along when, class T, class P, class F>
+inline void vjp_group(const P& all_p, const T* const* v, int n, int64_t K, Factors<T> all, T* const* g, const Scratch<T>& s,
                       const F& touch) {
   constexpr int W = kWidth<T>;
   constexpr bool later = when == Along::after;  // w.p is wanted, and the row need not be read once more for it
@@ -520,29 +520,30 @@ inline void vjp_group(const T* const* p, const T* const* v, int n, int64_t K, Fa
     const int m = std::min(width, n - i);
     const Factors<T> by = all.from(i);
     const F steep = touch.from(i);
+    const P p = all_p.from(i);
     if (lanes) {
-      if constexpr (std::is_same_v<F, Straight>) vjp_lanes<when>(p + i, v + i, m, K, by, g + i, s.lanes);
+      if constexpr (std::is_same_v<F, Straight>) vjp_lanes<when>(p.p, v + i, m, K, by, g + i, s.lanes);
 #if defined(__AVX512F__)
     } else if (tiny) {
-      vjp_tiny<when>(p + i, v + i, m, K, by, g + i, steep);
+      vjp_tiny<when>(p, v + i, m, K, by, g + i, steep);
 #endif
     } else if (together) {
       const bool stream = s.stream && K % W == 0 && all_aligned(g + i, m);
-      const auto f = !later && stream ? vjp_together<when, !later, T, F> : vjp_together<when, false, T, F>;
-      f(p + i, v + i, m, K, by, g + i, steep, s.asks);
+      const auto f = !later && stream ? vjp_together<when, !later, T, P, F> : vjp_together<when, false, T, P, F>;
+      f(p, v + i, m, K, by, g + i, steep, s.asks);
     } else if (K < kSkipFrom) {
       const bool stream = !later && m == 1 && s.stream && aligned(g[i]);
-      auto f = stream ? vjp_short<1, when, !later, T, F> : vjp_short<1, when, false, T, F>;
-      if constexpr (company) f = m == 2 ? vjp_short<2, when, false, T, F> : f;
-      f(p + i, v + i, K, by, g + i, steep);
+      auto f = stream ? vjp_short<1, when, !later, T, P, F> : vjp_short<1, when, false, T, P, F>;
+      if constexpr (company) f = m == 2 ? vjp_short<2, when, false, T, P, F> : f;
+      f(p, v + i, K, by, g + i, steep);
     } else {
       const bool stream = s.stream && aligned(g[i]);
       if constexpr (when == Along::before) {
-        const auto f = stream ? vjp_spread<true, T, F> : vjp_spread<false, T, F>;
-        f(p[i], v[i], K, by, g[i], s.words, steep);
-      } else {
+        const auto f = stream ? vjp_spread<true, T, typename P::Row, F> : vjp_spread<false, T, typename P::Row, F>;
+        f(p.row(0), v[i], K, by, g[i], s.words, steep);
+      } else if constexpr (std::is_same_v<P, FromShares<T>>) {
         const auto f = stream ? vjp_long<when, true, T, F> : vjp_long<when, false, T, F>;
-        f(p[i], v[i], K, by, g[i], s.touched, steep);
+        f(p.p[0], v[i], K, by, g[i], s.touched, steep);
       }
     }
   }
@@ -600,8 +601,8 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
     find_rows(job, grad, job.strides, row, n, direct, upper.rows, s.stride, gi);
     for (int i = 0; job.radius_per_row && i < n; ++i) scale[i] = vjp_scale<T>(job.radius[row + i]);
     if (job.words) vjp_chosen_rows(job, row, vi, n, gi, scale, s.stream);
-    else if (job.grad_radius) vjp_group<Along::after, T>(pi, vi, n, job.K, {scale, nullptr, along}, gi, s, Straight{});
-    else vjp_group<Along::none, T>(pi, vi, n, job.K, {scale, nullptr, nullptr}, gi, s, Straight{});
+    else if (job.grad_radius) vjp_group<Along::after, T>(FromShares<T>{pi}, vi, n, job.K, {scale, nullptr, along}, gi, s, Straight{});
+    else vjp_group<Along::none, T>(FromShares<T>{pi}, vi, n, job.K, {scale, nullptr, nullptr}, gi, s, Straight{});
     for (int i = 0; job.grad_radius && i < n; ++i) {
       const double r = job.radius_of(row + i);
       job.grad_radius[row + i] = r == 0 ? 0 * double(along[i]) : -double(along[i]) / r;

@@ -35,6 +35,17 @@ inline constexpr int64_t kSpanTurns = 4;
 template <class T>
 inline constexpr int64_t kSpan = kSpanTurns * kStep<T>;
 
+// load() of whole vectors, load_part() of the last one: f(from, load, store).
+template <class T, bool stream = false, class F>
+inline void each_vector(int64_t K, F&& f) {
+  constexpr int W = kWidth<T>;
+  int64_t at = 0;
+  for (; at + W <= K; at += W)
+    f(at, [](const T* x) { return load(x); }, [](T* x, Vec<T> v) { put<stream>(x, v); });
+  const int left = int(K - at);
+  if (left) f(at, [=](const T* x) { return load_part(x, left); }, [=](T* x, Vec<T> v) { store_part(x, v, left); });
+}
+
 // Running total of many partial sums: double for float, compensated for double.
 template <class T>
 struct Total {
@@ -579,14 +590,60 @@ template <class T>
 struct Squaring {
   const T* z;
   T unit, most;  // near_one(top), top in that unit
-  Vec<T> operator()(Vec<T> v) const {
-    const Vec<T> a = vmax(v, -v) * unit;
-    return select<T>(v == splat(-kInf<T>), v, (a - most) * (a + most));
+  bool open;     // is it known that none is hidden?
+
+  template <bool known>
+  Vec<T> of(Vec<T> v) const {
+    const Vec<T> a = v * unit, made = (a - most) * (a + most);  // of either sign
+    return known ? made : select<T>(v == splat(-kInf<T>), v, made);
   }
 };
 
-// A place in such a row, which the first look at it makes.
+// A place in such a row, of which what is read is made.
 template <class T>
+struct Made {
+  const T* x;
+  Squaring<T> made;
+  Made operator+(int64_t n) const { return {x + n, made}; }
+  Made& operator+=(int64_t n) {
+    x += n;
+    return *this;
+  }
+  bool operator!=(const Made& other) const { return x != other.x; }
+};
+
+template <class T>
+inline Vec<T> scores_at(const Made<T>& at) { return at.made.template of<true>(load(at.x)); }
+template <class T>
+inline Vec<T> chosen_at(const Made<T>& at) { return scores_at(at); }
+template <class T>
+inline Vec<T> kept_at(const Made<T>&, Vec<T> made) { return made; }
+template <class T>
+inline void ask_at(const Made<T>& at) { prefetch_far(at.x); }
+template <class T>
+inline void take_some(const Made<T>& at, int64_t n, T* to) {
+  each_vector<T>(n, [=](int64_t j, auto get, auto write) { write(to + j, at.made.template of<true>(get(at.x + j))); });
+}
+
+// A place in a row whose sizes are looked at, to be squared later, and the sum of whose squares is found.
+template <class T>
+struct Sized {
+  const T* x;
+  Sized operator+(int64_t n) const { return {x + n}; }
+  Sized& operator+=(int64_t n) { return *this = *this + n; }
+  bool operator!=(const Sized& other) const { return x != other.x; }
+};
+
+template <bool hidden, class T>
+inline void look_at_vector(Sized<T> at, Vec<T>& top, Vec<T>&, Vec<T>& squares, Mask<T>&) {
+  const Vec<T> v = load(at.x);
+  top = vmax(vmax(v, -v), top), squares = fma(v, v, squares);
+}
+template <class T>
+inline void take_some(Sized<T> at, int64_t n, T* to) { std::transform(at.x, at.x + n, to, [](T v) { return std::fabs(v); }); }
+
+// A place in such a row, which the first look at it makes.
+template <class T, bool open>
 struct Making {
   const T* x;
   T* slot;
@@ -599,15 +656,15 @@ struct Making {
   bool operator!=(const Making& other) const { return x != other.x; }
 };
 
-template <class T>
-inline Vec<T> chosen_at(const Making<T>& at) {
-  const Vec<T> v = at.made(load(at.x));
+template <class T, bool open>
+inline Vec<T> chosen_at(const Making<T, open>& at) {
+  const Vec<T> v = at.made.template of<open>(load(at.x));
   store(at.slot, v);
   return v;
 }
 
-template <bool hidden, class T>
-inline void look_at_vector(Making<T> at, Vec<T>& top, Vec<T>& sum, Vec<T>& squares, Mask<T>& n) {
+template <bool hidden, class T, bool open>
+inline void look_at_vector(Making<T, open> at, Vec<T>& top, Vec<T>& sum, Vec<T>& squares, Mask<T>& n) {
   const Vec<T> v = chosen_at(at);
   top = vmax(v, top), add_moments<hidden, T>(v, sum, squares, n);
 }
@@ -653,9 +710,11 @@ inline int64_t pick(const Row<T, Place>& row, const T* maxima, T bound, T* out) 
 }
 
 // Writes the probabilities of `steps` steps: what lies above the threshold by more than the rounding error has one, others 0. Takes
-// the number of those above from `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on.
-template <bool stream, bool ahead, class How, class Place, class T>
-inline void write_steps(Place x, int64_t steps, const RowRecipe<T>& made, T* p, Mask<T>& count, int64_t on = 0) {
+// the number of those above from `count`. `p` may be `x` itself. With `ahead` it asks for the memory that many entries on. With
+// `kept` it keeps those above as bits there, the first entries in the lowest.
+template <bool stream, bool ahead, class How, bool kept = false, class Place, class T>
+inline void write_steps(Place x, int64_t steps, const RowRecipe<T>& made, T* p, Mask<T>& count, int64_t on = 0,
+                        [[maybe_unused]] char* bits = nullptr) {
   constexpr int W = kWidth<T>;
   const Vec<T> tau = splat(made.tau), rest = splat(made.rest), scale = splat(made.scale), error = splat(made.error);
   Mask<T> n0 = count, n1{};
@@ -663,23 +722,40 @@ inline void write_steps(Place x, int64_t steps, const RowRecipe<T>& made, T* p, 
     const Vec<T> d = kept_at(x + at, How::below(tau, scores_at(x + at), rest));
     const Mask<T> in = d < error;
     count_where<T>(in, n), put<stream>(p + at, keep<T>(in, How::share(d, scale)));
+    return in;
   };
   for (const Place end = x + steps * kStep<T>; x != end; x += kStep<T>, p += kStep<T>) {
-    one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
+    const Mask<T> in[kUnroll] = {one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1)};
+    if constexpr (kept) {
+      uint64_t all = 0;
+      for (int j = 0; j < kUnroll; ++j) all |= uint64_t(lane_bits<T>(in[j])) << (j * W);
+      std::memcpy(bits, &all, kStep<T> / 8), bits += kStep<T> / 8;  // of the lowest bytes, on machines that have them first
+    }
     for (int j = 0; ahead && !stream && j < kStep<T>; j += kLine<T>) prefetch_to_write(p + j + on);
   }
   count = n0 + n1;
 }
 
+// The words of a row from entry `from` on, a multiple of 8, of which all that are in are the lowest bits of `in`.
+inline void fill_words(uint32_t* words, int64_t K, int64_t from, uint64_t in) {
+  char* const bits = reinterpret_cast<char*>(words);
+  const int64_t end = (K + 31) / 32 * 4;
+  for (int64_t i = from / 8; i < end; ++i, in >>= 8) bits[i] = char(in);
+}
+
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
-// are not 0.
+// are not 0. Without maxima the support goes to `words` unless null: see support.hpp.
 template <bool stream, class T, class Place = const T*, class C = Cut<T>>
-inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, const C& cut, double r, T* p, int64_t ahead) {
+inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, const C& cut, double r, T* p, int64_t ahead,
+                         uint32_t* words = nullptr) {
   using How = typename C::How;
   const RowRecipe<T> made = cut.recipe(r);
   Place x = row.x;
   Mask<T> count{};
-  if (!maxima) {
+  char* const bits = reinterpret_cast<char*>(words);
+  if (!maxima && words) {
+    write_steps<stream, true, How, true>(x, row.full, made, p, count, K, bits);
+  } else if (!maxima) {
     write_steps<stream, true, How>(x, row.full, made, p, count, K);
   } else {
     constexpr int64_t block = kBlock * kStep<T>;
@@ -696,8 +772,12 @@ inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, c
   }
   if (row.steps > row.full) {
     T last[kStep<T>];
-    write_steps<false, false, How>(row.tail, 1, made, last, count);
+    uint64_t in = 0;
+    write_steps<false, false, How, true>(row.tail, 1, made, last, count, 0, reinterpret_cast<char*>(&in));
     std::copy_n(last, K - row.full * kStep<T>, p + row.full * kStep<T>);
+    if (words) fill_words(words, K, row.full * kStep<T>, in);
+  } else if (words) {
+    fill_words(words, K, K, 0);
   }
   return -lanes_sum(count);
 }
@@ -752,6 +832,18 @@ inline double settle(Cut<T>& cut, T top, double r, double& threshold) {
   return cut.count > 0 && cut.sum <= 2 * r ? r : std::numeric_limits<double>::quiet_NaN();
 }
 
+// Projects a row by the maxima of its blocks; false where many entries matter, and where project_direct() would say so.
+template <class T, class Place>
+inline bool write_sparse(const Row<T, Place>& row, int64_t K, T top, double r, T* p, const Scratch<T>& s, double& threshold) {
+  Cut<T> cut;
+  if (!find_sparse(row, s.maxima, add_down(top, -r), r, s.picked, cut)) return false;
+  const double scale = settle(cut, top, r, threshold);
+  if (std::isnan(scale)) return false;
+  const auto write = s.stream && aligned(p) ? write_row<true, T, Place> : write_row<false, T, Place>;
+  write(row, K, s.maxima, cut, scale, p, K, nullptr);
+  return true;
+}
+
 // A long row behind a mask, few of whose entries matter: nothing of it is copied. False where that is not so, and where
 // project_direct() would say so.
 template <class T>
@@ -765,15 +857,9 @@ inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r,
   };
   look(survey<false, Glance<T>, T>);
   if (!(lanes_sum(all.sum) > -kInf<T>)) look(survey<true, Glance<T>, T>);  // the scores have -inf themselves
-  const T top = lanes_max(all.top), low = add_down(top, -r);
+  const T top = lanes_max(all.top);
   const double mean = lanes_sum(all.sum) / -double(lanes_sum(all.open));
-  Cut<T> cut;
-  if (!(std::fabs(top) < kInf<T> && low > mean) || !find_sparse(row, s.maxima, low, r, s.picked, cut)) return false;
-  const double scale = settle(cut, top, r, threshold);
-  if (std::isnan(scale)) return false;
-  const auto write = s.stream && aligned(p) ? write_row<true, T, Behind<T>> : write_row<false, T, Behind<T>>;
-  write(row, K, s.maxima, cut, scale, p, K);
-  return true;
+  return std::fabs(top) < kInf<T> && add_down(top, -r) > mean && write_sparse(row, K, top, r, p, s, threshold);
 }
 
 // Copies a long row from behind its mask, with -inf for what is hidden; the survey is project_direct()'s of the copy.
@@ -799,19 +885,19 @@ inline bool may_be_sparse(const Survey<T>& all, double r) {
 // entry, or less.
 template <class T, class Place>
 inline bool write_cut(const Row<T, Place>& row, int64_t K, const T* maxima, Cut<T>& cut, T top, double r, T* p,
-                      const Scratch<T>& s, int64_t ahead, double& threshold) {
+                      const Scratch<T>& s, int64_t ahead, double& threshold, uint32_t* words = nullptr) {
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
   const bool late = !cut.sure && memory_at(row.x) == p;  // the entries may be needed once more, so they are not written over yet
   const auto write = s.stream && aligned(p) && !late ? write_row<true, T, Place> : write_row<false, T, Place>;
   T* const out = late ? s.picked : p;
-  if (write(row, K, maxima, cut, scale, out, ahead) == cut.count || cut.sure) {
+  if (write(row, K, maxima, cut, scale, out, ahead, words) == cut.count || cut.sure) {
     if (late) std::copy_n(out, K, p);
     return true;
   }
   cut = climb(row, cut, add_down(top, -r), r);
   if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
-  write(row, K, maxima, cut, r, p, ahead);
+  write(row, K, maxima, cut, r, p, ahead, words);
   threshold = double(cut.tau) + cut.rest;
   return true;
 }
@@ -833,14 +919,16 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   return write_cut(row, K, maxima, cut, top, r, p, s, ahead, threshold);
 }
 
-// A row without negative entries, whose radius is the larger part of their sum; false where it needs project_any.
+// A row without negative entries, whose radius is the larger part of their sum; false where it needs project_any. Its support goes
+// to `words` unless null.
 template <class T, class Place>
-inline bool project_share(Place x, int64_t K, const Known<T>& all, double r, T* p, const Scratch<T>& s, double& threshold) {
+inline bool project_share(Place x, int64_t K, const Known<T>& all, double r, T* p, const Scratch<T>& s, double& threshold,
+                          uint32_t* words = nullptr) {
   if (!plain_radius<T>(r)) return false;
   const Row<T, Place> row(x, K);
   // The largest entry is not known, but that it is not negative.
   Cut<T> cut = draft_share(row, double(K), all, add_down(T(0), -r), r, K <= kSoonLimit ? K : 0);
-  return write_cut(row, K, static_cast<const T*>(nullptr), cut, T(0), r, p, s, K, threshold);
+  return write_cut(row, K, static_cast<const T*>(nullptr), cut, T(0), r, p, s, K, threshold, words);
 }
 
 // A radius of 0: uniform on the maximal entries. False where the row needs project_any.

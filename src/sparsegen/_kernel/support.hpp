@@ -6,22 +6,6 @@
 
 namespace sparsegen::SPARSEGEN_ISA {
 
-inline int64_t words_of(int64_t K) { return (K + 31) / 32; }
-
-// The words of a row: [p > 0].
-template <class T>
-inline void find_support(const T* p, int64_t K, uint32_t* words) {
-  constexpr int W = kWidth<T>;
-  const Vec<T> zero{};
-  for (const T* const end = p + K / 32 * 32; p != end; p += 32) {
-    uint32_t word = 0;
-    for (int j = 0; j < 32; j += W) word |= uint32_t(bits_above<T>(load(p + j), zero)) << j;
-    *words++ = word;
-  }
-  if (K % 32) *words = 0;
-  each_vector<T>(K % 32, [&](int64_t j, auto get, auto) { *words |= uint32_t(bits_above<T>(get(p + j), zero)) << j; });
-}
-
 inline int64_t support_size(const uint32_t* words, int64_t K) {
   int64_t n = 0;
   for (int64_t i = 0; i < words_of(K); ++i) n += __builtin_popcount(words[i]);
@@ -130,9 +114,89 @@ inline void vjp_chosen_long(const uint32_t* words, const T* v, int64_t K, T scal
   write_chosen<stream, true>(words, v, K, size ? T(total.value() / double(size)) : T(0), scale, g, 0);
 }
 
-// What the first pass over a row with w.p finds: its support as bits, and the sums of Moments.
+// Rows of squares none of which is hidden, with their words, of which one more may be read. See FromShares: with p = (z^2 - tau) / r
+// and w summing to 0, w.p is w.z^2 / r.
 template <class T>
+struct FromWords {
+  const uint32_t* const* kept;
+  const T* const* z;
+
+  struct Row {
+    const uint32_t* kept;
+    const T* z;
+    template <class Get>
+    Vec<T> operator()(int64_t at, Get&& get) const { return get(z + at) * get(z + at); }
+    template <class Get>
+    Open<T> open(int64_t at, Vec<T>, Get&&) const {
+      const uint32_t* const from = kept + at / 32;
+      const uint32_t bits = uint32_t((uint64_t(from[1]) << 32 | from[0]) >> (at % 32));
+#if defined(__AVX512F__)
+      return Open<T>(bits);
+#else
+      return in_word<T>(spread_word<T>(bits), 0);
+#endif
+    }
+    T first() const { return T(0); }  // no row is NaN
+    const uint32_t* words(uint32_t*) const { return kept; }
+  };
+
+  FromWords from(int i) const { return {kept + i, z + i}; }
+  Row row(int i) const { return {kept[i], z[i]}; }
+  template <class F>
+  void lines(F&&) const {}
+};
+
+// The same where no words were kept: the gradients have the same bits.
+template <class T>
+struct FromSquares {
+  const T *const *p, *const *z;
+
+  struct Row : FromShares<T>::Row {
+    const T* z;
+    template <class Get>
+    Vec<T> operator()(int64_t at, Get&& get) const { return get(z + at) * get(z + at); }
+    template <class Get>
+    Open<T> open(int64_t at, Vec<T>, Get&& get) const { return open_above<T>(get(this->p + at), Vec<T>{}); }
+  };
+
+  FromSquares from(int i) const { return {p + i, z + i}; }
+  Row row(int i) const { return {{p[i]}, z[i]}; }
+  template <class F>
+  void lines(F&&) const {}
+};
+
+// The words of a row, from entry k on: found and kept in passing, or kept before.
+template <class T>
+inline uint32_t word_at(const typename FromShares<T>::Row& row, uint32_t* words, int64_t k) {
+  uint32_t word = 0;
+  for (int j = 0; j < 32; j += kWidth<T>) word |= uint32_t(bits_above<T>(load(row.p + k + j), Vec<T>{})) << j;
+  return words[k / 32] = word;
+}
+template <class T>
+inline uint32_t word_at(const typename FromWords<T>::Row&, const uint32_t* words, int64_t k) { return words[k / 32]; }
+
+// The last one, of which there are only some entries.
+template <class T>
+inline void last_word(const typename FromShares<T>::Row& row, uint32_t* words, int64_t k, int64_t n) {
+  words[k / 32] = 0;
+  each_vector<T>(n, [&](int64_t j, auto get, auto) { words[k / 32] |= uint32_t(bits_above<T>(get(row.p + k + j), Vec<T>{})) << j; });
+}
+template <class T>
+inline void last_word(const typename FromWords<T>::Row&, const uint32_t*, int64_t, int64_t) {}
+
+// The words of a row: [p > 0].
+template <class T>
+inline void find_support(const T* p, int64_t K, uint32_t* words) {
+  const typename FromShares<T>::Row row{p};
+  int64_t k = 0;
+  for (; k + 32 <= K; k += 32) word_at<T>(row, words, k);
+  if (k < K) last_word<T>(row, words, k, K - k);
+}
+
+// What the first pass over a row with w.p finds: its support as bits, unless it was kept, and the sums of Moments.
+template <class T, class P>
 class Spread {
+  using Words = decltype(std::declval<P>().words(nullptr));
   static constexpr int W = kWidth<T>;
   static constexpr int64_t kOften = 2 * W;  // words after which sums are folded: each of two chains has added 32 numbers to a lane
   // Where less than one word in kFew has support, v is read for those alone; else a branch that nobody foresees costs more. Each
@@ -140,7 +204,7 @@ class Spread {
   static constexpr int64_t kFew = 4, kFirst = 64 * W, kChunk = 512 * W;
 
  public:
-  Spread(const T* p, const T* v, uint32_t* words) : p_(p), v_(v), words_(words) {}
+  Spread(const P& p, const T* v, Words words) : p_(p), v_(v), words_(words) {}
 
   void add_all(int64_t K) {
     int64_t with = 0;
@@ -159,8 +223,10 @@ class Spread {
   // The entries [from, end); returns how many words have support. With `skip` v is read for those alone.
   template <bool skip>
   int64_t add(int64_t from, int64_t end) {
-    const T *const p = p_, *const v = v_;
-    uint32_t* words = words_ + from / 32;
+    const P p = p_;
+    const T* const v = v_;
+    const Words words = words_;
+    const auto get = [](const T* x) { return load(x); };
     Moments<T, true> even, odd;
     const auto fold = [&] {
       sum_.add(lanes_sum(even.sum + odd.sum)), all_.add(lanes_sum(even.all + odd.all));
@@ -169,41 +235,35 @@ class Spread {
     };
     int64_t k = from, seen = 0, added = 0;
     for (; k + 32 <= end; k += 32) {
-      uint32_t word = 0;
-      for (int j = 0; j < 32; j += W) word |= uint32_t(bits_above<T>(load(p + k + j), Vec<T>{})) << j;
-      *words++ = word, seen += word != 0;
+      const uint32_t word = word_at<T>(p, words, k);
+      seen += word != 0;
       if (skip && !word) continue;
-      for (int j = 0; j < 32; j += 2 * W) {
-        even.add(load(p + k + j), load(v + k + j));
-        odd.add(load(p + k + j + W), load(v + k + j + W));
-      }
+      for (int j = 0; j < 32; j += 2 * W) even.add(p, k + j, v, get), odd.add(p, k + j + W, v, get);
       if (++added % kOften == 0) fold();
     }
-    if (k < end) *words = 0;
-    each_vector<T>(end - k, [&](int64_t j, auto get, auto) {
-      const Vec<T> last = get(p + k + j);
-      *words |= uint32_t(bits_above<T>(last, Vec<T>{})) << j;
-      even.add(last, get(v + k + j));
-    });
+    if (k < end) last_word<T>(p, words, k, end - k);
+    each_vector<T>(end - k, [&](int64_t j, auto get, auto) { even.add(p, k + j, v, get); });
     fold();
     size_ += count_of<T>(even.count + odd.count);
     return seen;
   }
 
-  const T *p_, *v_;
-  uint32_t* words_;
+  P p_;
+  const T* v_;
+  Words words_;
   Total<T> sum_, along_, all_;
   int64_t size_ = 0;
   bool sparse_ = true;  // do few words have support?
 };
 
 // A row of at least kSkipFrom entries of which w.p is found before its gradient is written, as every entry has a share of it. The
-// second pass reads the support off `words`, room for which is given, and not p again. Nothing is asked for in advance: the
-// hardware reads such rows faster than requests do.
-template <bool stream, class T, class F>
-inline void vjp_spread(const T* p, const T* v, int64_t K, Factors<T> by, T* g, uint32_t* words, const F& steep) {
+// second pass reads the support off `words`, which the first makes in the `room` for them unless they are kept, and not p again.
+// Nothing is asked for in advance: the hardware reads such rows faster than requests do.
+template <bool stream, class T, class P, class F>
+inline void vjp_spread(const P& p, const T* v, int64_t K, Factors<T> by, T* g, uint32_t* room, const F& steep) {
   const auto touch = steep.row(0);
-  Spread<T> all(p, v, words);
+  const auto words = p.words(room);
+  Spread<T, P> all(p, v, words);
   all.add_all(K);
   const Vec<T> mean = splat(T(all.mean())), scale = splat(*by.scale), more = splat(T(all.along() * double(*by.each)));
   const auto one = [=](int64_t at, Mask<T> in, auto get, auto write) {
@@ -214,8 +274,9 @@ inline void vjp_spread(const T* p, const T* v, int64_t K, Factors<T> by, T* g, u
   };
   if (all.sparse()) each_chosen<T, stream, true>(words, K, one, none);
   else each_chosen<T, stream, false>(words, K, one, none);
-  if (by.along) *by.along = std::isnan(p[0]) ? p[0] : T(all.along());
-  if (std::isnan(p[0])) std::fill_n(g, K, p[0]);  // a row with NaN is NaN throughout
+  const T first = p.first();
+  if (by.along) *by.along = std::isnan(first) ? first : T(all.along());
+  if (std::isnan(first)) std::fill_n(g, K, first);  // a row with NaN is NaN throughout
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

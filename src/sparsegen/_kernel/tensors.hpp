@@ -126,6 +126,7 @@ struct TensorRows {
     else if (find_storage(t)) find_rows(t);
   }
 
+  int64_t entries() const { return rows * K; }
   bool same(const TensorRows& other) const { return storage == other.storage && rows == other.rows && K == other.K; }
 
  protected:

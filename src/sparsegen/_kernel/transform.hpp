@@ -65,19 +65,16 @@ inline T top_of(const T* x, int64_t K) {
 template <class T>
 inline Vec<T> sizes_of(const T* const* rows, int64_t K) {
   constexpr int W = kWidth<T>;
-  const auto size = [](Vec<T> v) { return vmax(v, -v); };
+  const auto look = [](Vec<T> v, Vec<T>& top, Vec<T>& low) { top = vmax(v, top), low = vmin(v, low); };
   Vec<T> tops[W];
   for (int i = 0; i < W; ++i) {
     const T* const x = rows[i];
-    Vec<T> t0{}, t1{}, t2{}, t3{};
+    Vec<T> t0{}, t1{}, l0{}, l1{};
     int64_t k = 0;
-    for (; k + 4 * W <= K; k += 4 * W) {
-      t0 = vmax(size(load(x + k)), t0), t1 = vmax(size(load(x + k + W)), t1);
-      t2 = vmax(size(load(x + k + 2 * W)), t2), t3 = vmax(size(load(x + k + 3 * W)), t3);
-    }
-    for (; k + W <= K; k += W) t0 = vmax(size(load(x + k)), t0);
-    if (k < K) t1 = vmax(size(load_part(x + k, int(K - k))), t1);
-    tops[i] = vmax(vmax(t0, t1), vmax(t2, t3));
+    for (; k + 2 * W <= K; k += 2 * W) look(load(x + k), t0, l0), look(load(x + k + W), t1, l1);
+    if (k + W <= K) look(load(x + k), t0, l0), k += W;
+    if (k < K) look(load_part(x + k, int(K - k)), t1, l1);
+    tops[i] = vmax(vmax(t0, t1), -vmin(l0, l1));
   }
   return fold_rows<T, Max>(tops);
 }
@@ -116,16 +113,15 @@ inline double scaled(double radius, double unit) {
 }
 
 template <class T>
-inline Squaring<T> squaring(const T* z, T top) {
+inline Squaring<T> squaring(const T* z, T top, bool open) {
   const T unit = near_one(top);
-  return {z, unit, top * unit};
+  return {z, unit, top * unit, open};
 }
 
-// `open`: is it known that none is hidden?
 template <class T>
-inline Prepared of_squares(const Squaring<T>& squares, double radius, bool open) {
+inline Prepared of_squares(const Squaring<T>& squares, double radius) {
   const double unit = double(squares.unit);
-  return {scaled(radius, unit * unit), unit, Way::project, false, false, open};
+  return {scaled(radius, unit * unit), unit, Way::project, false, false, squares.open};
 }
 
 // g(z) to `x`, for a radius that is given. The `size` of the largest score may be known.
@@ -152,9 +148,11 @@ inline Prepared make_points(Transform transform, const T* z, T* x, int64_t K, do
     make_row<false>(z, x, K, [=](Vec<T> v) { return select<T>(v == hidden, v, vexpm1<T>(v - most)); });
     return {radius, double(top)};  // in units of e^-top: see scale_exponentials()
   }
-  const Squaring<T> squares = squaring(z, top);
-  make_row<false>(z, x, K, squares);
-  return of_squares(squares, radius, size < kInf<T>);
+  const Squaring<T> squares = squaring(z, top, size < kInf<T>);
+  if (squares.open) make_row<false>(z, x, K, [=](Vec<T> v) { return squares.template of<true>(v); });
+  else make_row<false>(z, x, K, [=](Vec<T> v) { return squares.template of<false>(v); });
+  if (squares.open && K % kWidth<T>) std::fill_n(x + K, kWidth<T> - K % kWidth<T>, -kInf<T>);  // the square of what fills it up is not
+  return of_squares(squares, radius);
 }
 
 // The radii of rows of exponentials, in their units: those of several rows together.

@@ -17,17 +17,6 @@ struct Support {
   void fold() { total.add(lanes_sum(sum)), sum = Vec<T>{}; }
 };
 
-// load() of whole vectors, load_part() of the last one: f(from, load, store).
-template <class T, bool stream = false, class F>
-inline void each_vector(int64_t K, F&& f) {
-  constexpr int W = kWidth<T>;
-  int64_t at = 0;
-  for (; at + W <= K; at += W)
-    f(at, [](const T* x) { return load(x); }, [](T* x, Vec<T> v) { put<stream>(x, v); });
-  const int left = int(K - at);
-  if (left) f(at, [=](const T* x) { return load_part(x, left); }, [=](T* x, Vec<T> v) { store_part(x, v, left); });
-}
-
 // What whole vectors leave of a row of W entries or more, read and written with entries before it: `fresh` are the lanes that are
 // not those.
 template <class T>
@@ -61,16 +50,42 @@ struct Straight {
   V operator()(V x, int64_t, Get&&) const { return x; }
 };
 
+// Where the support of rows is read, and the numbers x with which w.p is w.x: off their probabilities. See also FromWords of
+// support.hpp.
+template <class T>
+struct FromShares {
+  const T* const* p;
+
+  struct Row {
+    const T* p;
+    template <class Get>
+    Vec<T> operator()(int64_t at, Get&& get) const { return get(p + at); }
+    // The lanes in the support of the vector at a place, whose x is known.
+    template <class Get>
+    Open<T> open(int64_t, Vec<T> x, Get&&) const { return open_above<T>(x, Vec<T>{}); }
+    T first() const { return p[0]; }  // a row with NaN is NaN throughout
+    uint32_t* words(uint32_t* room) const { return room; }  // where it is, or will be, as bits
+  };
+
+  FromShares from(int i) const { return {p + i}; }
+  Row row(int i) const { return {p[i]}; }
+  // f(lines of p), to ask for them.
+  template <class F>
+  void lines(F&& f) const { f(p); }
+};
+
 // Of a row's support: the sum of v and the size and, with `along`, the sums of v p and of p, such that w.p is v.p - mean sum(p).
 // What rounding leaves of it is in proportion to v, as what it took from v is.
 template <class T, bool with_along>
 struct Moments {
   Vec<T> sum{}, along{}, all{};
   Count<T> count{};
-  // Returns the lanes in the support.
-  Open<T> add(Vec<T> p, Vec<T> v) {
-    const Open<T> on = open_above<T>(p, Vec<T>{});
-    add(on, p, v);
+  // The vector at a place of a row; returns its lanes in the support.
+  template <class R, class Get>
+  Open<T> add(const R& row, int64_t at, const T* v, Get&& get) {
+    const Vec<T> x = row(at, get);
+    const Open<T> on = row.open(at, x, get);
+    add(on, x, get(v + at));
     return on;
   }
   void add(Open<T> on, Vec<T> p, Vec<T> v) {
@@ -121,10 +136,11 @@ struct Seen {
   void keep(int64_t vector, Open<T> on) {
     if constexpr (kKept) in[vector] = on;
   }
-  template <class Get>
-  Open<T> at(int64_t vector, Get&& p) const {
+  // Of the vector at a place of a row.
+  template <class R, class Get>
+  Open<T> at(int64_t vector, const R& row, int64_t at, Get&& get) const {
     if constexpr (kKept) return in[vector];
-    else return open_above<T>(p(), Vec<T>{});
+    else return row.open(at, row(at, get), get);
   }
 };
 
@@ -137,34 +153,37 @@ inline constexpr int64_t kSkipFrom = 1024;  // row length from which steps witho
 
 // n <= W rows together: what follows the first pass, the means, is done for all of them at once. Meanwhile those that come
 // next, as a rule W K entries on, are asked for. `v` may be `g`.
-template <Along when, bool stream, class T, class F>
-inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep,
+template <Along when, bool stream, class T, class P, class F>
+inline void vjp_together(const P& ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep,
                          bool asks) {
   constexpr int W = kWidth<T>;
   const int64_t whole = K / W * W, next = n * K;
   const Remainder<T> rest(K);
   const Vec<T> zero{};
+  const auto whole_vector = [](const T* x) { return load(x); };
   GroupMoments<when, T> found(n);
   Seen<T, kVjpGroupLimit + W> seen[W];
   // Half of what comes next in each pass: see Turn in layouts.hpp.
   const auto ask = [=](int pass, int i) {
     const int at = pass * n + i;
     if (!kAsks<F> || !asks || K < 2 * W) return;
-    each_line(ps, next, K, at, 2, prefetch), each_line(vs, next, K, at, 2, prefetch);
+    ps.lines([=](const T* const* p) { each_line(p, next, K, at, 2, prefetch); });
+    each_line(vs, next, K, at, 2, prefetch);
   };
   for (int i = 0; i < n; ++i) {
     Moments<T, when == Along::before> even, odd;
-    const T *p = ps[i], *v = vs[i];
+    const auto p = ps.row(i);
+    const T* v = vs[i];
     int64_t k = 0;
     ask(0, i);
     for (; k + 2 * W <= K; k += 2 * W) {
-      seen[i].keep(k / W, even.add(load(p + k), load(v + k)));
-      seen[i].keep(k / W + 1, odd.add(load(p + k + W), load(v + k + W)));
+      seen[i].keep(k / W, even.add(p, k, v, whole_vector));
+      seen[i].keep(k / W + 1, odd.add(p, k + W, v, whole_vector));
     }
-    if (k < whole) seen[i].keep(k / W, even.add(load(p + k), load(v + k)));
+    if (k < whole) seen[i].keep(k / W, even.add(p, k, v, whole_vector));
     if (rest.size) {
-      const Vec<T> last = rest.get(p);
-      const Open<T> on = open_above<T>(last, zero);
+      const Vec<T> last = p(rest.from, whole_vector);
+      const Open<T> on = p.open(rest.from, last, whole_vector);
       odd.add(open_among<T>(on, rest.fresh), last, rest.get(v));
       seen[i].keep(whole / W, on);
     }
@@ -172,7 +191,8 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
   }
   found.fold(by);
   for (int i = 0; i < n; ++i) {
-    const T *p = ps[i], *v = vs[i], first = p[0];
+    const auto p = ps.row(i);
+    const T *v = vs[i], first = p.first();
     T* g = gs[i];
     const Vec<T> mean = splat(found.mean[i]), scale = splat(by.scale[i]);
     const Vec<T> more = when == Along::before ? splat(found.shared[i]) : zero;
@@ -184,13 +204,13 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
     Open<T> last_on{};
     ask(1, i);
     if (rest.size) {
-      last_v = rest.get(v), last_on = seen[i].at(whole / W, [&] { return rest.get(p); });
-      if (when == Along::after) last_p = rest.get(p);
+      last_v = rest.get(v), last_on = seen[i].at(whole / W, p, rest.from, whole_vector);
+      if (when == Along::after) last_p = p(rest.from, whole_vector);
     }
     for (int64_t k = 0; k < whole; k += W) {
-      const Vec<T> w = keep<T>(seen[i].at(k / W, [=] { return load(p + k); }), load(v + k) - mean);
-      if (when == Along::after) w0 += w * load(p + k);
-      put<stream>(g + k, made(w, k, [](const T* x) { return load(x); }));
+      const Vec<T> w = keep<T>(seen[i].at(k / W, p, k, whole_vector), load(v + k) - mean);
+      if (when == Along::after) w0 += w * p(k, whole_vector);
+      put<stream>(g + k, made(w, k, whole_vector));
       if (kAsks<F> && asks && !stream && k % kLine<T> == 0) prefetch_to_write(g + k + next);
     }
     if (rest.size) {
@@ -206,8 +226,8 @@ inline void vjp_together(const T* const* ps, const T* const* vs, int n, int64_t 
 
 #if defined(__AVX512F__)
 // The same of rows that are less than a vector: there is one of each, and nothing to be asked for in parts.
-template <Along when, class T, class F>
-inline void vjp_tiny(const T* const* ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep) {
+template <Along when, class T, class P, class F>
+inline void vjp_tiny(const P& ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep) {
   constexpr int W = kWidth<T>;
   const unsigned entries = (1u << K) - 1;
   const auto get = [=](const T* x) { return load_bits(x, entries); };
@@ -215,15 +235,16 @@ inline void vjp_tiny(const T* const* ps, const T* const* vs, int n, int64_t K, F
   Open<T> in[W];
   for (int i = 0; i < n; ++i) {
     Moments<T, when == Along::before> row;
-    in[i] = row.add(get(ps[i]), get(vs[i]));
+    in[i] = row.add(ps.row(i), 0, vs[i], get);
     found.set(i, row);
   }
   found.fold(by);
   for (int i = 0; i < n; ++i) {
-    const T first = ps[i][0];
+    const auto p = ps.row(i);
+    const T first = p.first();
     const Vec<T> w = keep<T>(in[i], get(vs[i]) - splat(found.mean[i])), scale = splat(by.scale[i]);
     const Vec<T> made = when == Along::before ? fma(w, scale, splat(found.shared[i])) : w * scale;
-    if (when == Along::after) found.along[i] = w * get(ps[i]);
+    if (when == Along::after) found.along[i] = w * p(0, get);
     store_bits(gs[i], steep.row(i)(made, 0, get), entries);
     if (std::isnan(first)) std::fill_n(gs[i], K, first), found.along[i] = splat(first);  // a row with NaN is NaN throughout
   }
@@ -233,23 +254,24 @@ inline void vjp_tiny(const T* const* ps, const T* const* vs, int n, int64_t K, F
 
 // Longer rows, `R` of them together so that one's sums across lanes do not wait for another's; the next `R`, which follow in
 // memory as a rule, are asked for meanwhile, p in the first pass and v in the second.
-template <int R, Along when, bool stream, class T, class F>
-inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, Factors<T> by, T* const* gs, const F& steep) {
+template <int R, Along when, bool stream, class T, class P, class F>
+inline void vjp_short(const P& ps, const T* const* vs, int64_t K, Factors<T> by, T* const* gs, const F& steep) {
   constexpr int W = kWidth<T>;
-  const T *p[R], *v[R];  // copies: the compiler need not fear that writing g changes them
+  static_assert(R <= 2);
+  const decltype(ps.row(0)) p[2] = {ps.row(0), ps.row(R - 1)};  // copies: the compiler need not fear that writing g changes them
+  const T* v[R];
   T* g[R];
   Moments<T, when == Along::before> found[R];
   Seen<T, kSkipFrom> seen[R];
   Vec<T> wp[R] = {}, mean[R], scale[R], more[R] = {};
-  static_assert(R <= 2);
   const decltype(steep.row(0)) touch[2] = {steep.row(0), steep.row(R - 1)};
-  for (int i = 0; i < R; ++i) p[i] = ps[i], v[i] = vs[i], g[i] = gs[i], scale[i] = splat(by.scale[i]);
+  for (int i = 0; i < R; ++i) v[i] = vs[i], g[i] = gs[i], scale[i] = splat(by.scale[i]);
   const auto ask = [&](const T* const* rows, int64_t at) {
     for (int i = 0; kAsks<F> && at % kLine<T> == 0 && i < R; ++i) prefetch_far(rows[i] + at + R * K);
   };
   each_vector<T>(K, [&](int64_t at, auto get, auto) {
-    ask(p, at);
-    for (int i = 0; i < R; ++i) seen[i].keep(at / W, found[i].add(get(p[i] + at), get(v[i] + at)));
+    ps.lines([&](const T* const* rows) { ask(rows, at); });
+    for (int i = 0; i < R; ++i) seen[i].keep(at / W, found[i].add(p[i], at, v[i], get));
   });
   for (int64_t at = R * K; kAsks<F> && !stream && at < 2 * R * K; at += kLine<T>) prefetch_to_write(g[0] + at);
   for (int i = 0; i < R; ++i) {
@@ -264,13 +286,13 @@ inline void vjp_short(const T* const* ps, const T* const* vs, int64_t K, Factors
   each_vector<T, stream>(K, [&](int64_t at, auto get, auto write) {
     ask(v, at);
     for (int i = 0; i < R; ++i) {
-      const Vec<T> w = keep<T>(seen[i].at(at / W, [&] { return get(p[i] + at); }), get(v[i] + at) - mean[i]);
-      if (when == Along::after) wp[i] += w * get(p[i] + at);
+      const Vec<T> w = keep<T>(seen[i].at(at / W, p[i], at, get), get(v[i] + at) - mean[i]);
+      if (when == Along::after) wp[i] += w * p[i](at, get);
       write(g[i] + at, touch[i](when == Along::before ? fma(w, scale[i], more[i]) : w * scale[i], at, get));
     }
   });
   for (int i = 0; i < R; ++i) {
-    const T first = p[i][0];  // a row with NaN is NaN throughout
+    const T first = p[i].first();  // a row with NaN is NaN throughout
     if (when == Along::after && by.along) by.along[i] = std::isnan(first) ? first : lanes_sum(wp[i]);
     if (std::isnan(first)) std::fill_n(g[i], K, first);
   }

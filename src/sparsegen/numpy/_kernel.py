@@ -79,7 +79,7 @@ def map_rows(
     rows, offsets = mask_rows(mask, x.shape, axis)
     outside = _core.map(
         address(x), address(p), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, *code, r,
-        address(radii), s, address(seconds), address(rows), address(offsets), 0, 0, 0, get_num_threads(),
+        address(radii), s, address(seconds), address(rows), address(offsets), 0, 0, 0, 0, get_num_threads(),
     )  # fmt: skip
     return p, outside
 

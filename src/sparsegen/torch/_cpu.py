@@ -174,7 +174,7 @@ def map_rows(
         _core.map(
             address(x), p.data_ptr(), STORAGE[x.dtype], walk.outer, walk.n, walk.inner, *walk.strides, *m.code, r,
             address_or_none(radii), s, address_or_none(seconds), address_or_none(mask_rows), address_or_none(offsets),
-            at, at + step, at + 2 * step, torch.get_num_threads(),
+            at, at + step, at + 2 * step, 0, torch.get_num_threads(),
         )  # fmt: skip
     return p, found
 
@@ -199,7 +199,7 @@ def map_vjp(
         _core.map_vjp(
             address(z), address(p), address(v), grad.data_ptr(), STORAGE[p.dtype], walk.outer, walk.n, walk.inner,
             *walk.strides, *m.code, r, address_or_none(radii), s, address_or_none(seconds), address_or_none(mask_rows),
-            address_or_none(offsets), at, at + step, at + 2 * step, address_or_none(to_radius),
+            address_or_none(offsets), at, at + step, at + 2 * step, 0, address_or_none(to_radius),
             address_or_none(to_second), torch.get_num_threads(),
         )  # fmt: skip
     return grad, to_radius, to_second
