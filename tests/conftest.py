@@ -1,5 +1,6 @@
 import importlib.util
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -35,6 +36,8 @@ OTHERS = (
     "_axe_", "random_cases", "killed_run", "exact_arithmetic", "test_examples.py", "test_fuzz.py",
     "test_jax_transforms.py", "test_torch_compile.py", "test_gpu_dropout.py",
 )  # fmt: skip
+# A tracer keeps a lock: a child that was forked while another thread held it waits for ever. Seen once in 300 forks.
+FORKING = ("test_concurrency.py",)
 UNWATCHED = pytest.StashKey()
 
 
@@ -51,7 +54,7 @@ def pytest_collection_modifyitems(items):
         for i, item in enumerate(cases):
             item.stash[UNWATCHED] = i % step > 0  # those that are watched are spread over all
     for item in items:
-        if any(word in item.nodeid for word in OTHERS) or item.get_closest_marker("hypothesis"):
+        if any(word in item.nodeid for word in OTHERS + FORKING) or item.get_closest_marker("hypothesis"):
             item.stash[UNWATCHED] = True
 
 
@@ -83,11 +86,12 @@ def pytest_runtest_protocol(item):
     tracer = sys.gettrace() if item.config.pluginmanager.hasplugin("_cov") else None
     if tracer is None or not item.stash.get(UNWATCHED, False):
         return (yield)
-    sys.settrace(None)
+    of_threads = threading.gettrace()
+    sys.settrace(None), threading.settrace(None)
     try:
         return (yield)
     finally:
-        sys.settrace(tracer)
+        sys.settrace(tracer), threading.settrace(of_threads)
 
 
 @pytest.fixture(params=_core.engines())

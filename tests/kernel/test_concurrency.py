@@ -1,6 +1,8 @@
 """Callers at the same time, and children of a process that has already used its threads."""
 
 import multiprocessing
+import subprocess
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -132,3 +134,31 @@ def test_a_fork_while_other_callers_work_gets_the_right_bits(threads):
         stop.set()
         for caller in callers:
             caller.join(30)
+
+
+ENDING = """
+import threading, time
+import numpy as np
+import sparsegen as sg
+
+sg.set_num_threads(2)
+z = np.random.default_rng(0).standard_normal((300, 1000))
+started = threading.Barrier(4)
+
+def work():
+    sg.sparsemax(z), started.wait()
+    while True:
+        sg.sparsemax(z), sg.sparsegen_exp(z, lam=0.5)
+
+for _ in range(3):
+    threading.Thread(target=work, daemon=True).start()
+started.wait()
+time.sleep(0.05)
+"""
+
+
+def test_a_process_ends_well_while_callers_work():
+    """A thread that wants Python's lock back while Python ends must not take the process down."""
+    for _ in range(3):
+        done = subprocess.run([sys.executable, "-c", ENDING], capture_output=True, text=True, timeout=60)
+        assert (done.returncode, done.stderr) == (0, "")
