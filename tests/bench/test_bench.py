@@ -11,6 +11,7 @@ import random
 import runpy
 import signal
 import sys
+import time
 from fractions import Fraction
 from pathlib import Path
 
@@ -25,7 +26,7 @@ from oracle import project_bisect, project_exact
 from sparsegen.bench import attention, draw, estimator, losses, maps, measure, overhead, peers, scaling, show
 from sparsegen.bench import run as benches
 from sparsegen.bench.inputs import adversarial_rows, scores
-from sparsegen.bench.measure import Settings, geometric_mean, interleaved
+from sparsegen.bench.measure import Settings, geometric_mean, in_places, interleaved
 from sparsegen.bench.peers import PEERS, Peer, Verdict, gate
 from sparsegen.bench.targets import targets
 from sparsegen.cli import app
@@ -121,10 +122,21 @@ def test_garbage_is_not_collected_while_time_is_taken():
 
 
 def test_what_comes_before_a_call_is_not_timed():
-    import time
-
     found = interleaved({"a": lambda: None}, 0.0, least=2, before=lambda name: time.sleep(0.02))
     assert found["a"]["high_us"] < 20_000
+
+
+def test_arrays_are_made_anew_and_the_middle_place_counts():
+    made = []
+
+    def make():
+        made.append(0.02 if len(made) == 1 else 0.0)  # one place out of three is a slow one
+        return {"a": lambda wait=made[-1]: time.sleep(wait)}
+
+    found = in_places(make, 0.0, places=3)["a"]
+    assert len(made) == 3
+    assert found["repeats"] == 15
+    assert found["high_us"] < 20_000
 
 
 def test_quartiles_need_two_turns():

@@ -237,7 +237,7 @@ inline void choose_shares(T* x, int64_t K, double keep, double temperature, bool
   if (!(cut.count > 0 && cut.sum <= 2 * r)) return choose(x, K, r, static_cast<T*>(nullptr), s, out);
   if (mostly(cut.count, K)) {
     out.dense = true;
-    write_row<false>(row, K, static_cast<const T*>(nullptr), cut, r, x, 0);
+    write_row<false>(row, K, static_cast<const T*>(nullptr), cut, r, x);
     return;
   }
   choose_row(row, static_cast<const T*>(nullptr), cut, r, out);

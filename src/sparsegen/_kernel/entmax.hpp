@@ -174,7 +174,7 @@ inline void root_row(const T* x, int64_t K, T* p, const Scratch<T>& s, T* spare,
   const bool stream = s.stream && aligned(p) && !late;
   const auto write = stream ? write_row<true, T, const T*, RootCut<T>> : write_row<false, T, const T*, RootCut<T>>;
   for (int64_t tries = 0, before = -1; cut.count > 0 && tries < kMostPasses; ++tries) {
-    const int64_t wrote = write(row, K, maxima, cut, kRoot, out, ahead, nullptr);
+    const int64_t wrote = write(row, K, maxima, cut, kRoot, out, nullptr);
     if (wrote == cut.count || cut.sure) {
       if (late) std::copy_n(out, K, p);
       return;

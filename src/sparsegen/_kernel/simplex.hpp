@@ -72,13 +72,12 @@ struct Behind {
   bool operator!=(const Behind& other) const { return x != other.x; }
 };
 
-// The same for a look that does without squares. `next` bytes on is the mask that comes next; 0: it is not asked for.
+// The same for a look that does without squares.
 template <class T>
 struct Glance {
   const T* x;
   const uint8_t* mask;
-  int64_t next;
-  Glance operator+(int64_t n) const { return {x + n, mask + n, next}; }
+  Glance operator+(int64_t n) const { return {x + n, mask + n}; }
   Glance& operator+=(int64_t n) { return *this = *this + n; }
   bool operator!=(const Glance& other) const { return x != other.x; }
 };
@@ -120,14 +119,6 @@ template <class T>
 inline void ask_at(Squared<T> at) { prefetch_far(at.x); }
 template <class T>
 inline void ask_at(Behind<T> at) { prefetch_far(at.x); }
-
-// The mask that comes next is asked for by a look at this one, `n` entries at a time; the scores, when the row is written.
-template <class Place>
-inline void ask_beside(const Place&, int64_t) {}
-template <class T>
-inline void ask_beside(const Glance<T>& at, int64_t n) {
-  if (at.next) each_line(at.mask + at.next, n, 0, 1, prefetch_far);
-}
 
 // The entries at a place as they are read; with -inf where the mask does not let them be chosen; and what is made of them, where it
 // does, else 0.
@@ -525,7 +516,6 @@ inline void survey(Place x, int64_t steps, int64_t R, T* maxima, Survey<T>& all)
   while (steps > 0) {
     const int64_t turns = std::min(steps, R);
     steps -= turns;
-    ask_beside(x, turns * kStep<T>);
     Vec<T> m0 = splat(-kInf<T>), m1 = m0, s0{}, s1{}, q0{}, q1{};
     for (const Place end = x + turns * kStep<T>; x != end; x += kStep<T>)
       for (int j = 0; j < kStep<T>; j += 2 * W) {
@@ -746,7 +736,7 @@ inline void fill_words(uint32_t* words, int64_t K, int64_t from, uint64_t in) {
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
 // are not 0. Without maxima the support goes to `words` unless null: see support.hpp.
 template <bool stream, class T, class Place = const T*, class C = Cut<T>>
-inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, const C& cut, double r, T* p, int64_t ahead,
+inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, const C& cut, double r, T* p,
                          uint32_t* words = nullptr) {
   using How = typename C::How;
   const RowRecipe<T> made = cut.recipe(r);
@@ -760,13 +750,11 @@ inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, c
   } else {
     constexpr int64_t block = kBlock * kStep<T>;
     const Vec<T> bound = splat(made.bound);
-    const bool soon = K <= kSoonLimit;
     T* out = p;
     for (const Place end = x + row.full / kBlock * block; x != end; x += block, out += block, maxima += kWidth<T>) {
       if (bits_above<T>(load(maxima), bound)) write_steps<stream, false, How>(x, kBlock, made, out, count);
       else
         for (int i = 0; i < block; i += kWidth<T>) put<stream>(out + i, Vec<T>{});
-      for (int i = 0; soon && i < block; i += kLine<T>) ask_at(x + (i + ahead));
     }
     write_steps<stream, false, How>(x, row.full % kBlock, made, out, count);
   }
@@ -840,7 +828,7 @@ inline bool write_sparse(const Row<T, Place>& row, int64_t K, T top, double r, T
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
   const auto write = s.stream && aligned(p) ? write_row<true, T, Place> : write_row<false, T, Place>;
-  write(row, K, s.maxima, cut, scale, p, K, nullptr);
+  write(row, K, s.maxima, cut, scale, p, nullptr);
   return true;
 }
 
@@ -852,7 +840,7 @@ inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r,
   const Row<T, Behind<T>> row({x, mask}, K);
   Survey<T> all;
   const auto look = [&](auto&& over) {
-    all = {}, over(Glance<T>{x, mask, K <= kSoonLimit ? K : 0}, row.full, kBlock, s.maxima, all);
+    all = {}, over(Glance<T>{x, mask}, row.full, kBlock, s.maxima, all);
     if (row.steps > row.full) survey_tail(row, s.maxima, all);
   };
   look(survey<false, Glance<T>, T>);
@@ -885,19 +873,19 @@ inline bool may_be_sparse(const Survey<T>& all, double r) {
 // entry, or less.
 template <class T, class Place>
 inline bool write_cut(const Row<T, Place>& row, int64_t K, const T* maxima, Cut<T>& cut, T top, double r, T* p,
-                      const Scratch<T>& s, int64_t ahead, double& threshold, uint32_t* words = nullptr) {
+                      const Scratch<T>& s, double& threshold, uint32_t* words = nullptr) {
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
   const bool late = !cut.sure && memory_at(row.x) == p;  // the entries may be needed once more, so they are not written over yet
   const auto write = s.stream && aligned(p) && !late ? write_row<true, T, Place> : write_row<false, T, Place>;
   T* const out = late ? s.picked : p;
-  if (write(row, K, maxima, cut, scale, out, ahead, words) == cut.count || cut.sure) {
+  if (write(row, K, maxima, cut, scale, out, words) == cut.count || cut.sure) {
     if (late) std::copy_n(out, K, p);
     return true;
   }
   cut = climb(row, cut, add_down(top, -r), r);
   if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
-  write(row, K, maxima, cut, r, p, ahead, words);
+  write(row, K, maxima, cut, r, p, words);
   threshold = double(cut.tau) + cut.rest;
   return true;
 }
@@ -916,7 +904,7 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;
   const int64_t ahead = s.next.ahead(x, 0, K);
   Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true, open, ahead);
-  return write_cut(row, K, maxima, cut, top, r, p, s, ahead, threshold);
+  return write_cut(row, K, maxima, cut, top, r, p, s, threshold);
 }
 
 // A row without negative entries, whose radius is the larger part of their sum; false where it needs project_any. Its support goes
@@ -928,7 +916,7 @@ inline bool project_share(Place x, int64_t K, const Known<T>& all, double r, T* 
   const Row<T, Place> row(x, K);
   // The largest entry is not known, but that it is not negative.
   Cut<T> cut = draft_share(row, double(K), all, add_down(T(0), -r), r, K <= kSoonLimit ? K : 0);
-  return write_cut(row, K, static_cast<const T*>(nullptr), cut, T(0), r, p, s, K, threshold, words);
+  return write_cut(row, K, static_cast<const T*>(nullptr), cut, T(0), r, p, s, threshold, words);
 }
 
 // A radius of 0: uniform on the maximal entries. False where the row needs project_any.

@@ -16,7 +16,17 @@ from sparsegen._table import plain
 from sparsegen._table.maps import MAPS, TRANSFORMS
 from sparsegen._table.radius import of_mean
 from sparsegen.bench.inputs import scores
-from sparsegen.bench.measure import Settings, Tell, geometric_mean, interleaved, machine, ratio, same, torch_threads
+from sparsegen.bench.measure import (
+    Settings,
+    Tell,
+    geometric_mean,
+    in_places,
+    interleaved,
+    machine,
+    ratio,
+    same,
+    torch_threads,
+)
 
 SHAPES = [(65536, 10), (4096, 50), (8192, 128), (4096, 512), (1024, 2048), (256, 32000)]
 QUICK_SHAPES = [(16, 10), (8, 40)]
@@ -86,11 +96,15 @@ def every_map(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
     >>> sorted(every_map((4, 8), 0.0)["maps"]["softmax"])
     ['backward_to_lin', 'backward_to_softmax', 'forward_to_lin', 'forward_to_softmax']
     """
-    x = scores(*shape)
-    calls = _softmax(x)
-    for name in MAPS:
-        calls |= _pair(name, x)
-    times = interleaved(calls, seconds * len(MAPS) / 4, least=5)
+
+    def make() -> dict[str, Callable[[], Any]]:
+        x = scores(*shape)
+        calls = _softmax(x)
+        for name in MAPS:
+            calls |= _pair(name, x)
+        return calls
+
+    times = in_places(make, seconds * len(MAPS) / 2)
     found: dict[str, dict[str, float]] = {name: {} for name in MAPS}
     for name in MAPS:
         for part in ("forward", "backward"):
@@ -105,16 +119,19 @@ def masks(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
     >>> sorted(masks((4, 8), 0.0)["ratio"])
     ['-inf', 'mask', 'one mask for all']
     """
-    x = scores(*shape)
-    mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(3)) < 0.8
-    hidden, f = x.masked_fill(~mask, -torch.inf), partial(sgt.sparsegen_lin, lam=CONTROLS["lam"])
-    same("mask", f(x[:16], mask=mask[:16]), reference(LIN, hidden[:16]), 1e-3, 2e-5)
-    own, shared = x.clone(), x.clone()  # see input_of(): scores that three calls read would be found in caches
-    calls = {
-        "plain": lambda: f(x), "mask": lambda: f(own, mask=mask), "one mask for all": lambda: f(shared, mask=mask[:1]),
-        "-inf": lambda: f(hidden),
-    }  # fmt: skip
-    times = interleaved(calls, seconds, least=5)
+
+    def make() -> dict[str, Callable[[], Any]]:
+        x = scores(*shape)
+        mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(3)) < 0.8
+        hidden, f = x.masked_fill(~mask, -torch.inf), partial(sgt.sparsegen_lin, lam=CONTROLS["lam"])
+        same("mask", f(x[:16], mask=mask[:16]), reference(LIN, hidden[:16]), 1e-3, 2e-5)
+        own, shared = x.clone(), x.clone()  # see input_of(): scores that three calls read would be found in caches
+        return {
+            "plain": lambda: f(x), "mask": lambda: f(own, mask=mask), "-inf": lambda: f(hidden),
+            "one mask for all": lambda: f(shared, mask=mask[:1]),
+        }  # fmt: skip
+
+    times = in_places(make, 2 * seconds)
     names = [name for name in times if name != "plain"]
     return {
         "rows": shape[0],
