@@ -23,6 +23,17 @@ def using_engine(name: str):
         _core.use_engine(before)
 
 
+@contextmanager
+def written_past_the_caches(past: bool):
+    """Let large results be written past the caches, or into them, whatever is faster on this processor."""
+    before = _core.past_caches()
+    _core.write_past_caches(past)
+    try:
+        yield
+    finally:
+        _core.write_past_caches(before)
+
+
 def _bfloat_bits(x: np.ndarray) -> np.ndarray:
     bits = x.astype(np.float32).view(np.uint32).astype(np.uint64)
     rounded = (bits + 0x7FFF + (bits >> 16 & 1)) >> 16

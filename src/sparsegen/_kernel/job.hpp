@@ -17,6 +17,9 @@ struct Strides {
 
 // Bytes of all arrays of a call from which results are written past the caches: beyond a core's share of them.
 inline constexpr int64_t kStreamFrom = 12 << 20;
+// Is that worth it on this processor? Where it is not, each line of a long row is asked for before it is written, and the caches take
+// it: docs/decisions/0027.
+inline bool past_caches = true;
 // The same from which the gradients of short rows ask for memory in advance: less is near enough.
 inline constexpr int64_t kAskFrom = 4 << 20;
 
@@ -41,6 +44,8 @@ struct Job {
     return rows() * K * (storage == Storage::float64 ? 8 : storage == Storage::float32 ? 4 : 2);
   }
   double radius_of(int64_t row) const { return radius[radius_per_row ? row : 0]; }
+  // Is the result of a call that goes through so many arrays written past the caches?
+  bool written_past(int arrays) const { return past_caches && arrays * bytes() >= kStreamFrom; }
 };
 
 // Below this many entries a second thread costs more than it saves; a chunk is about that large.

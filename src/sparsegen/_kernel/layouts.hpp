@@ -147,8 +147,8 @@ class ByRow {
     Mask<T> tail;             // the lanes of the last W entries that whole vectors have not covered
   };
 
-  // The i-th of W equal parts of a pass's share.
-  void ask_for_next(Turn pass, int i) const {
+  // The i-th of W equal parts of a pass's share. A call would have all vectors taken out of their registers.
+  __attribute__((always_inline)) void ask_for_next(Turn pass, int i) const {
     if (n_ < W) return;  // the last group
     const int at = int(pass) * W + i;
     const int64_t K = shape_.K;

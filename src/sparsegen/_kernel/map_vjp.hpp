@@ -280,8 +280,10 @@ class MapVjp {
     const Vec<T> mean = splat(T(s.total.value() / (weight > 0 ? weight : 1)));
     const auto gradient = [=](Vec<T> p, Vec<T> v) { return vsqrt(p) * keep<T>(p > Vec<T>{}, v - mean); };
     for (int64_t t = 0; t < n; ++t)
-      for (int64_t i = touched_[t] * part; i < (touched_[t] + 1) * part; i += kWidth<T>)
+      for (int64_t i = touched_[t] * part; i < (touched_[t] + 1) * part; i += kWidth<T>) {
         put<stream>(row_.g + i, gradient(load(row_.p + i), load(row_.v + i)));
+        if (!stream && i % kLine<T> == 0) ask_ahead(row_.g + i);
+      }
     each_vector<T>(row_.K - end, [&](int64_t at, auto get, auto write) {
       write(row_.g + end + at, gradient(get(row_.p + end + at), get(row_.v + end + at)));
     });
@@ -532,7 +534,7 @@ inline void map_vjp_rows(const MapVjpJob& job, int64_t begin, int64_t end) {
   const int group = std::max(1, rows_together<T>(job.K, std::max(job.strides.entry, job.zs.entry)));
   const Workspace<T> workspace(job.K, 4 * group);
   Scratch<T> s = workspace.view();
-  s.stream = direct && !job.grad_second && 4 * job.bytes() >= kStreamFrom;
+  s.stream = direct && !job.grad_second && job.written_past(4);
   Scratch<T> slots[4];
   for (int i = 0; i < 4; ++i) slots[i] = s, slots[i].rows += i * group * s.stride;
   MapVjpBlock<T> block(job, s);

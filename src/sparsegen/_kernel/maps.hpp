@@ -267,7 +267,7 @@ class MapBlock {
       store(s_.maxima + i, made.template of<false>(load(s_.maxima + i)));
     const Row<T, Made<T>> points({z, made}, K);
     double threshold;
-    if (!write_sparse(points, K, T(0), r, p, s_, threshold)) return false;
+    if (!write_sparse(points, K, made.template of<false>(all.top), T(0), r, p, s_, threshold)) return false;
     keep(row, found);
     return true;
   }
@@ -437,7 +437,7 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   if (apart) out.rows += group * s.stride;
   // Words are read off what was written, but for shares of longer rows, which make them as they are written.
   const bool reads_back = job.words && !(job.rule == Rule::total && K > kBesideLimit);
-  s.stream = write && !reads_back && 2 * job.bytes() >= kStreamFrom;
+  s.stream = write && !reads_back && job.written_past(2);
   s.hidden = job.mask != nullptr;
   const bool soon = job.inner == 1 && K <= kGroupLimit<T>;
   MapBlock<T> block(job, s, soon && read ? group * job.xs.outer : 0, soon && write && !s.stream ? group * job.ps.outer : 0);

@@ -70,6 +70,15 @@ static std::vector<const Engine*> engines() {
 
 static const Engine* engine = engines().back();
 
+// Of Intel's processors with AVX-512 a core writes past its caches at 7 GB/s, and into them at twice that: docs/decisions/0027.
+static bool past_is_faster() {
+#if defined(SPARSEGEN_X86)
+  return !(__builtin_cpu_is("intel") && has_avx512());
+#else
+  return true;
+#endif
+}
+
 // A large output is often memory the process has not touched yet, and its page faults then cost more than the projection.
 // Asking for huge pages, inside the output only, makes them few; where they are there already it changes nothing.
 static void expect_writes([[maybe_unused]] void* out, [[maybe_unused]] int64_t bytes) {
@@ -576,6 +585,7 @@ static void use_engine(const std::string& name) {
 }
 
 NB_MODULE(_core, m) {
+  past_caches = past_is_faster();
   m.def("project", &project);
   m.def("project_strided", &project_strided);
   m.def("project_vjp", &project_vjp);
@@ -617,6 +627,8 @@ NB_MODULE(_core, m) {
   m.def("engine_address", [] { return reinterpret_cast<uintptr_t>(&engine); });  // for the handlers of jax_ffi.cpp
   m.def("engine", [] { return std::string(engine->name); });
   m.def("use_engine", &use_engine);
+  m.def("past_caches", [] { return past_caches; });
+  m.def("write_past_caches", [](bool past) { past_caches = past; });
 }
 
 }  // namespace sparsegen

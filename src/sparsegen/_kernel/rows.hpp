@@ -145,6 +145,17 @@ inline const uint8_t* mask_of(const J& job, int64_t row) {
   return job.mask + (job.mask_row ? job.mask_row[row] : row * job.K);
 }
 
+// Those of rows [row, row + n); `at` has kGroup places.
+template <class J>
+__attribute__((noinline)) void find_masks(const J& job, int64_t row, int n, const uint8_t** at) {
+  if (job.mask_row) {
+    for (int i = 0; i < n; ++i) at[i] = mask_of(job, row + i);
+  } else {
+    const uint8_t* const first = job.mask + row * job.K;
+    for (int i = 0; i < kGroup; ++i) at[i] = first + i * job.K;  // those from n on are not looked at
+  }
+}
+
 // x to `to`, W entries at a time, with -inf where the mask does not let it be chosen; `to` may be `x`.
 template <class T>
 inline void hide_row(const T* x, const uint8_t* mask, int64_t K, T* to) {
@@ -460,7 +471,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const int group = read && write && !alone ? (rule ? found : kGroup) : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
   const Workspace<T> workspace(K, !read || !write ? group : behind && kCopiesMasked && !alone ? kWidth<T> : 1);
   Scratch<T> s = workspace.view();
-  s.stream = write && !job.words && 2 * job.bytes() >= kStreamFrom;  // the words are read off what was written
+  s.stream = write && !job.words && job.written_past(2);  // the words are read off what was written
   s.hidden = job.mask && !read;
   LaneRadii<T> radii;
   double r[kGroup], threshold[kGroup];
@@ -482,7 +493,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
       next_rows<const T>(job, x, job.xs, row, n, group, read, src);
       next_rows(job, p, job.ps, row, n, group, write, dst);
     }
-    for (int i = 0; behind && i < n; ++i) masks[i] = mask_of(job, row + i);
+    if (behind) find_masks(job, row, n, masks);
     if (!read) job.mask ? load_masked(job, x, job.xs, row, n, s) : load_rows(job, x, job.xs, row, n, s);
     if (job.mask && (!read || alone) && std::is_same_v<S, T> && job.inner == 1)
       s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
@@ -582,7 +593,7 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   const int half = direct ? most : std::min(few, rows_together<T>(job.K, job.strides.entry));
   const Workspace<T> workspace(job.K, direct ? 0 : 2 * half);
   Scratch<T> s = workspace.view();
-  s.stream = direct && 3 * job.bytes() >= kStreamFrom;
+  s.stream = direct && job.written_past(3);
   s.asks = 3 * job.bytes() >= kAskFrom;
   Scratch<T> upper = s;
   upper.rows += direct ? 0 : half * s.stride;

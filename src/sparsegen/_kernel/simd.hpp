@@ -97,6 +97,12 @@ inline void store_narrow(T* p, Vec<double> v) {
   std::memcpy(p, &part, sizeof part);
 }
 
+// Asks for the line of memory that is written next but a few: where results go through the caches, a store waits for its line. That is
+// for long rows; short ones ask in parts for the rows that come next.
+inline constexpr int kAskAhead = 2048;  // bytes
+template <class T>
+inline void ask_ahead(const T* p) { prefetch_to_write(reinterpret_cast<const char*>(p) + kAskAhead); }
+
 inline bool aligned(const void* p) { return reinterpret_cast<uintptr_t>(p) % kVectorBytes == 0; }
 
 // Rows need not follow each other: that one is aligned says nothing of the next.

@@ -46,6 +46,15 @@ inline void each_vector(int64_t K, F&& f) {
   if (left) f(at, [=](const T* x) { return load_part(x, left); }, [=](T* x, Vec<T> v) { store_part(x, v, left); });
 }
 
+// Zeros, by whole vectors.
+template <bool stream, class T>
+inline void write_zeros(T* p, int64_t n) {
+  for (int64_t i = 0; i < n; i += kWidth<T>) {
+    put<stream>(p + i, Vec<T>{});
+    if (!stream && i % kLine<T> == 0) ask_ahead(p + i);
+  }
+}
+
 // Running total of many partial sums: double for float, compensated for double.
 template <class T>
 struct Total {
@@ -739,22 +748,24 @@ template <bool stream, class T, class Place = const T*, class C = Cut<T>>
 inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, const C& cut, double r, T* p,
                          uint32_t* words = nullptr) {
   using How = typename C::How;
+  constexpr int64_t kNear = kAskAhead / sizeof(T);
   const RowRecipe<T> made = cut.recipe(r);
   Place x = row.x;
   Mask<T> count{};
   char* const bits = reinterpret_cast<char*>(words);
   if (!maxima && words) {
-    write_steps<stream, true, How, true>(x, row.full, made, p, count, K, bits);
+    write_steps<stream, true, How, true>(x, row.full, made, p, count, K > kSoonLimit ? kNear : K, bits);
   } else if (!maxima) {
-    write_steps<stream, true, How>(x, row.full, made, p, count, K);
+    write_steps<stream, true, How>(x, row.full, made, p, count, K > kSoonLimit ? kNear : K);
   } else {
     constexpr int64_t block = kBlock * kStep<T>;
+    const int64_t next = !stream && !past_caches && K <= kSoonLimit ? K : 0;
     const Vec<T> bound = splat(made.bound);
     T* out = p;
     for (const Place end = x + row.full / kBlock * block; x != end; x += block, out += block, maxima += kWidth<T>) {
-      if (bits_above<T>(load(maxima), bound)) write_steps<stream, false, How>(x, kBlock, made, out, count);
-      else
-        for (int i = 0; i < block; i += kWidth<T>) put<stream>(out + i, Vec<T>{});
+      for (int64_t j = 0; next && j < block; j += kLine<T>) ask_at(x + (j + next));
+      if (bits_above<T>(load(maxima), bound)) write_steps<stream, true, How>(x, kBlock, made, out, count, kNear);
+      else write_zeros<stream>(out, block);
     }
     write_steps<stream, false, How>(x, row.full % kBlock, made, out, count);
   }
@@ -778,14 +789,37 @@ inline bool plain_radius(double r) {
   return r >= 1 / kBigRadius<T> && r <= kBigRadius<T>;
 }
 
-// The cut of a row few of whose entries matter; false where they are many. A subset of the entries, their blocks' maxima, bounds tau
-// from below; the blocks above that bound then hold all that matters.
+// A lower bound of the threshold of a row, from its `tops`, W entries the largest of which is `top`; `low` where more than a few of
+// them are above it, as it would not be close. None waits for another: the entry v is in while all larger ones exceed it by less
+// than r, and for any set at all (sum - r) / count is no more than the threshold, so that a rounding error can do no harm.
+template <class T>
+inline T bound_of_tops(Vec<T> tops, T top, T low, T r) {
+  constexpr int W = kWidth<T>;
+  alignas(kVectorBytes) T each[W];
+  const Vec<T> under = tops - top;
+  Vec<T> cost[4] = {};
+  store(each, under);
+  for (int i = 0; i < W; ++i) cost[i % 4] += vmin(under - each[i], Vec<T>{});
+  const Mask<T> in = -((cost[0] + cost[1]) + (cost[2] + cost[3])) < splat(r);
+  const int count = __builtin_popcount(lane_bits<T>(in));
+  if (count * 4 > W * 3) return low;
+  const double step = (double(lanes_sum(keep<T>(in, under))) - double(r)) / count;
+  return std::max(low, add_down(top, step - 16 * double(std::numeric_limits<T>::epsilon()) * double(r)));
+}
+
+// The cut of a row few of whose entries matter; false where they are many. A subset of the entries, the largest in each lane or their
+// blocks' maxima, bounds tau from below; the blocks above that bound then hold all that matters.
 template <class T, class Place>
-inline bool find_sparse(const Row<T, Place>& row, const T* maxima, T low, double r, T* picked, Cut<T>& cut) {
+inline bool find_sparse(const Row<T, Place>& row, const T* maxima, Vec<T> tops, T top, double r, T* picked, Cut<T>& cut) {
   const int64_t blocks = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
-  const Cut<T> bound = newton(Row<T>(maxima, blocks), low, low, r);
-  if (!(bound.count > 0 && bound.count * 4 <= blocks)) return false;
-  cut = newton(Row<T>(picked, pick(row, maxima, bound.tau, picked)), bound.tau, bound.tau, r);
+  const T low = add_down(top, -r);
+  T bound = bound_of_tops(tops, top, low, T(r));
+  if (bound == low) {
+    const Cut<T> of_maxima = newton(Row<T>(maxima, blocks), low, low, r);
+    if (!(of_maxima.count > 0 && of_maxima.count * 4 <= blocks)) return false;
+    bound = of_maxima.tau;
+  }
+  cut = newton(Row<T>(picked, pick(row, maxima, bound, picked)), bound, bound, r);
   return true;
 }
 
@@ -801,7 +835,7 @@ inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Surv
   const double mean = lanes_sum(all.sum) / n, square = lanes_sum(all.squares) / n, spread = std::sqrt(square - mean * mean);
   Cut<T> cut;
   const bool sparse = low > mean || r < kSparse * n * spread;
-  if (maxima && sparse && find_sparse(row, maxima, low, r, picked, cut)) return cut;
+  if (maxima && sparse && find_sparse(row, maxima, all.top, top, r, picked, cut)) return cut;
   const T start = guess<T>(splat(T(mean)), splat(T(spread)), splat(T(r / (n * spread))))[0];
   if (!(start > low && start < top)) return newton(row, low, low, r);
   return drafted ? draft(row, start, low, r, mean, spread * spread, K <= kSoonLimit ? ahead : 0) : newton(row, start, low, r);
@@ -820,11 +854,12 @@ inline double settle(Cut<T>& cut, T top, double r, double& threshold) {
   return cut.count > 0 && cut.sum <= 2 * r ? r : std::numeric_limits<double>::quiet_NaN();
 }
 
-// Projects a row by the maxima of its blocks; false where many entries matter, and where project_direct() would say so.
+// Projects a row by the maxima of its lanes and of its blocks; false where many entries matter, and where project_direct() would say so.
 template <class T, class Place>
-inline bool write_sparse(const Row<T, Place>& row, int64_t K, T top, double r, T* p, const Scratch<T>& s, double& threshold) {
+inline bool write_sparse(const Row<T, Place>& row, int64_t K, Vec<T> tops, T top, double r, T* p, const Scratch<T>& s,
+                         double& threshold) {
   Cut<T> cut;
-  if (!find_sparse(row, s.maxima, add_down(top, -r), r, s.picked, cut)) return false;
+  if (!find_sparse(row, s.maxima, tops, top, r, s.picked, cut)) return false;
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
   const auto write = s.stream && aligned(p) ? write_row<true, T, Place> : write_row<false, T, Place>;
@@ -847,7 +882,7 @@ inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r,
   if (!(lanes_sum(all.sum) > -kInf<T>)) look(survey<true, Glance<T>, T>);  // the scores have -inf themselves
   const T top = lanes_max(all.top);
   const double mean = lanes_sum(all.sum) / -double(lanes_sum(all.open));
-  return std::fabs(top) < kInf<T> && add_down(top, -r) > mean && write_sparse(row, K, top, r, p, s, threshold);
+  return std::fabs(top) < kInf<T> && add_down(top, -r) > mean && write_sparse(row, K, all.top, top, r, p, s, threshold);
 }
 
 // Copies a long row from behind its mask, with -inf for what is hidden; the survey is project_direct()'s of the copy.
@@ -954,7 +989,7 @@ inline void write_top(const Row<T>& row, int64_t K, const T* maxima, T top, T sh
     if (lane_bits<T>(load(maxima) == most))
       for (int64_t i = from; i < end; i += kWidth<T>) put<stream>(p + i, keep<T>(load(row.x + i) == most, one));
     else
-      for (int64_t i = from; i < end; i += kWidth<T>) put<stream>(p + i, Vec<T>{});
+      write_zeros<stream>(p + from, end - from);
   }
   for (int64_t i = full; i < K; ++i) p[i] = row.tail[i - full] == top ? share : T(0);
 }

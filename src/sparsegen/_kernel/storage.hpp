@@ -71,16 +71,40 @@ struct ComputeIn<double> {
   using type = double;
 };
 
+// f(i) for parts of `size` entries of a row of n; the last part overlaps the one before. Returns how many entries have been seen:
+// n, or 0 of a row that is less than a part.
+template <int size, class F>
+inline int64_t each_part(int64_t n, F&& f) {
+  if (n < size) return 0;
+  int64_t i = 0;
+  for (; i + size <= n; i += size) f(i);
+  if (i < n) f(n - size);
+  return n;
+}
+
+#if defined(__AVX512F__)
+typedef uint16_t Halves16 __attribute__((vector_size(32)));
+typedef uint32_t Words16 __attribute__((vector_size(64)));
+#endif
+
 template <class S, class T>
 inline void widen_row(const S* x, int64_t n, T* out) {
   int64_t i = 0;
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<S, Bfloat>)
+    i = each_part<16>(n, [=](int64_t at) {
+      Halves16 h;
+      std::memcpy(&h, x + at, sizeof h);
+      store(out + at, (Vec<float>)(__builtin_convertvector(h, Words16) << 16));
+    });
+#endif
 #if defined(__AVX2__)
   if constexpr (sizeof(S) == 2)
-    for (; i + 8 <= n; i += 8) {
-      const __m128i h = _mm_loadu_si128((const __m128i*)(x + i));
-      if constexpr (std::is_same_v<S, Half>) _mm256_storeu_ps(out + i, _mm256_cvtph_ps(h));
-      else _mm256_storeu_si256((__m256i*)(out + i), _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
-    }
+    if (i < n) i = each_part<8>(n, [=](int64_t at) {
+      const __m128i h = _mm_loadu_si128((const __m128i*)(x + at));
+      if constexpr (std::is_same_v<S, Half>) _mm256_storeu_ps(out + at, _mm256_cvtph_ps(h));
+      else _mm256_storeu_si256((__m256i*)(out + at), _mm256_slli_epi32(_mm256_cvtepu16_epi32(h), 16));
+    });
 #elif defined(SPARSEGEN_NEON)
   if constexpr (sizeof(S) == 2)
     for (; i + 4 <= n; i += 4) {
@@ -92,6 +116,12 @@ inline void widen_row(const S* x, int64_t n, T* out) {
   for (; i < n; ++i) out[i] = widen(x[i]);
 }
 
+#if defined(__AVX512F__)
+inline Words16 narrow16(Vec<float> v) {
+  const Words16 u = (Words16)v, up = (u + 0x7FFF + (u >> 16 & 1)) >> 16;
+  return v != v ? u >> 16 | 0x40 : up;
+}
+#endif
 #if defined(__AVX2__)
 inline __m128i narrow8(__m256 v, Half) { return _mm256_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT); }
 inline __m128i narrow8(__m256 v, Bfloat) {
@@ -114,18 +144,31 @@ inline uint16x4_t narrow4(float32x4_t v, Bfloat) {
 template <bool probability, class S, class T>
 inline void narrow_row(const T* x, int64_t n, S* out) {
   int64_t i = 0;
+#if defined(__AVX512F__)
+  if constexpr (std::is_same_v<S, Bfloat>)
+    i = each_part<16>(n, [=](int64_t at) {
+      const Vec<float> v = load(x + at);
+      Words16 h = narrow16(v);
+      if constexpr (probability) {
+        const Words16 u = (Words16)v, one = u < 1 ? u : Words16{} + 1;  // for what is positive, and may be lost
+        h = h > one ? h : one;
+      }
+      const Halves16 half = __builtin_convertvector(h, Halves16);
+      std::memcpy(out + at, &half, sizeof half);
+    });
+#endif
 #if defined(__AVX2__)
   if constexpr (sizeof(S) == 2)
-    for (; i + 8 <= n; i += 8) {
-      const __m256 v = _mm256_loadu_ps(x + i);
+    if (i < n) i = each_part<8>(n, [=](int64_t at) {
+      const __m256 v = _mm256_loadu_ps(x + at);
       __m128i h = narrow8(v, S{});
       if constexpr (probability) {
         const __m256i on = (__m256i)_mm256_cmp_ps(v, _mm256_setzero_ps(), _CMP_GT_OQ);
         const __m128i on16 = _mm_packs_epi32(_mm256_castsi256_si128(on), _mm256_extracti128_si256(on, 1));
         h = _mm_max_epu16(h, _mm_srli_epi16(on16, 15));
       }
-      _mm_storeu_si128((__m128i*)(out + i), h);
-    }
+      _mm_storeu_si128((__m128i*)(out + at), h);
+    });
 #elif defined(SPARSEGEN_NEON)
   if constexpr (sizeof(S) == 2)
     for (; i + 4 <= n; i += 4) {

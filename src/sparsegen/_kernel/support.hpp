@@ -62,7 +62,7 @@ inline void write_chosen(const uint32_t* words, const T* v, int64_t K, T mean, T
     write(g + at, keep<T>(in, get(v + at) - m) * s);
     if (!stream && next && at % kLine<T> == 0) prefetch_to_write(g + at + next);
   }, [=](int64_t at) {
-    for (int j = 0; j < 32; j += kWidth<T>) put<stream>(g + at + j, Vec<T>{});
+    write_zeros<stream>(g + at, 32);
   });
 }
 
@@ -111,7 +111,7 @@ inline void vjp_chosen_long(const uint32_t* words, const T* v, int64_t K, T scal
   }, [](int64_t) {});
   total.add(lanes_sum(sum));
   const int64_t size = support_size(words, K);
-  write_chosen<stream, true>(words, v, K, size ? T(total.value() / double(size)) : T(0), scale, g, 0);
+  write_chosen<stream, true>(words, v, K, size ? T(total.value() / double(size)) : T(0), scale, g, kAskAhead / sizeof(T));
 }
 
 // Rows of squares none of which is hidden, with their words, of which one more may be read. See FromShares: with p = (z^2 - tau) / r
@@ -268,8 +268,10 @@ inline void vjp_spread(const P& p, const T* v, int64_t K, Factors<T> by, T* g, u
   const Vec<T> mean = splat(T(all.mean())), scale = splat(*by.scale), more = splat(T(all.along() * double(*by.each)));
   const auto one = [=](int64_t at, Mask<T> in, auto get, auto write) {
     write(g + at, touch(keep<T>(in, get(v + at) - mean) * scale + more, at, get));
+    if (!stream && at % kLine<T> == 0) ask_ahead(g + at);
   };
   const auto none = [=](int64_t at) {
+    for (int j = 0; !stream && j < 32; j += kLine<T>) ask_ahead(g + at + j);
     for (int64_t j = at; j < at + 32; j += kWidth<T>) put<stream>(g + j, touch(more, j, [](const T* x) { return load(x); }));
   };
   if (all.sparse()) each_chosen<T, stream, true>(words, K, one, none);

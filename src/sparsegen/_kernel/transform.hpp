@@ -270,8 +270,10 @@ inline void square_row(const T* z, T* x, int64_t K) {
 template <bool squares, bool stream, class T>
 inline void write_shares(const T* x, int64_t K, double sum, T* p) {
   const Vec<T> scale = splat(T(1 / sum));
+  const bool asks = !stream && K >= kSkipFrom;
   each_vector<T, stream>(K, [=](int64_t at, auto get, auto write) {
     const Vec<T> v = get(x + at), share = v * scale;
+    if (asks && at % kLine<T> == 0) ask_ahead(p + at);
     write(p + at, squares ? v * share : share);  // the square alone could lose digits that its share has
   });
 }

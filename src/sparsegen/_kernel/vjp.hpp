@@ -316,7 +316,7 @@ inline int64_t gather_parts(const T* p, const T* v, int64_t parts, T* g, int32_t
     if (kVectorBytes < 64) bits = lane_bits<T>(any);
     for (int j = 0; stream && j < kPart<T>; j += kLine<T>) prefetch(p + j + kStreamAhead / sizeof(T));
     if (!bits) {
-      for (int j = 0; j < N; ++j) put<stream>(g + j * W, zero);
+      write_zeros<stream>(g, kPart<T>);
       continue;
     }
     for (int j = 0; j < N; ++j) s.add(on[j], load(p + j * W), load(v + j * W));
@@ -367,6 +367,7 @@ inline void vjp_long(const T* p, const T* v, int64_t K, Factors<T> by, T* g, int
     const int64_t at = touched[t] * int64_t(kPart<T>);
     for (int64_t i = at; i < at + kPart<T>; i += W) {
       put<stream>(g + i, made(load(p + i), load(v + i), i, whole));
+      if (!stream && i % kLine<T> == 0) ask_ahead(g + i);
       if (ahead) prefetch_far(p + i + ahead), prefetch_far(v + i + ahead);
     }
     if (when == Along::after && t % kFold == kFold - 1) along.add(lanes_sum(part)), part = Vec<T>{};

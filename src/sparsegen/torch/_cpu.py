@@ -220,7 +220,7 @@ def entmax_vjp(p: Tensor, v: Tensor, alpha: Control, dim: int, want: bool) -> tu
 
 
 WORDS_FROM = 64  # shortest row whose support is kept as bits
-# Larger results, in bytes, are written past the caches, and to read their support back costs more than it saves.
+# Larger results, in bytes, may be written past the caches, and to read their support back costs more than it saves.
 WORDS_UNTIL = _core.STREAM_FROM // 2
 
 
@@ -228,7 +228,8 @@ def keeps_words(x: Tensor, dim: int, mask: Tensor | None) -> bool:
     """Should a call with gradients keep the support for the way back? A 32nd of p is then read there instead of p."""
     if dim != -1 or mask is not None or x.size(-1) < WORDS_FROM or not x.is_contiguous():
         return False
-    return 0 < x.numel() * x.element_size() < WORDS_UNTIL
+    size = x.numel() * x.element_size()
+    return 0 < size < WORDS_UNTIL or (size > 0 and not _core.past_caches())
 
 
 def project_words(x: Tensor, radius: float) -> tuple[Tensor, Tensor | None]:
