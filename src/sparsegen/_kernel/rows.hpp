@@ -515,6 +515,19 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   if (s.stream) finish_streams();
 }
 
+#if defined(__AVX512F__)
+inline constexpr int kHeldVectors = 4;  // of the longest row whose v stays in registers
+
+// vjp_held() of as many vectors as a row has.
+template <Along when, bool stream, class T, class P, class F>
+inline auto held_of(int64_t K) {
+  constexpr decltype(&vjp_held<1, when, stream, T, P, F>) of[kHeldVectors] = {
+      vjp_held<1, when, stream, T, P, F>, vjp_held<2, when, stream, T, P, F>, vjp_held<3, when, stream, T, P, F>,
+      vjp_held<4, when, stream, T, P, F>};
+  return of[(K - 1) / kWidth<T>];
+}
+#endif
+
 // The gradients of n rows, given where their support is read, at v[i], written to g[i], which may be v[i].
 template <Along when, class T, class P, class F>
 inline void vjp_group(const P& all_p, const T* const* v, int n, int64_t K, Factors<T> all, T* const* g, const Scratch<T>& s,
@@ -537,6 +550,10 @@ inline void vjp_group(const P& all_p, const T* const* v, int n, int64_t K, Facto
 #if defined(__AVX512F__)
     } else if (tiny) {
       vjp_tiny<when>(p, v + i, m, K, by, g + i, steep);
+    } else if (K <= kHeldVectors * W) {
+      const bool stream = !later && s.stream && K % W == 0 && all_aligned(g + i, m);
+      const auto f = stream ? held_of<when, !later, T, P, F>(K) : held_of<when, false, T, P, F>(K);
+      f(p, v + i, m, K, by, g + i, steep, s.asks);
 #endif
     } else if (together) {
       const bool stream = s.stream && K % W == 0 && all_aligned(g + i, m);

@@ -250,6 +250,56 @@ inline void vjp_tiny(const P& ps, const T* const* vs, int n, int64_t K, Factors<
   }
   found.fold_along(by);
 }
+// Rows of N vectors, the last of which may be incomplete, one after the other: v is held in registers from the sums to the gradient,
+// and as little is done for a row, the next is under way before its sums are. (`stream` is for whole vectors.)
+template <int N, Along when, bool stream, class T, class P, class F>
+inline void vjp_held(const P& ps, const T* const* vs, int n, int64_t K, Factors<T> by, T* const* gs, const F& steep, bool asks) {
+  constexpr int W = kWidth<T>, last = N - 1;
+  const int64_t next = n * K;
+  const unsigned bits = ~0u >> (32 - int(K - last * W));
+  const auto whole = [](const T* x) { return load(x); };
+  const auto part = [=](const T* x) { return load_bits(x, bits); };
+  const auto ask = [=](const T* x, auto hint) {
+    for (int j = 0; j < N; ++j) hint(x + next + j * W);
+  };
+  for (int i = 0; i < n; ++i) {
+    const auto p = ps.row(i);
+    const auto touch = steep.row(i);
+    const T* const v = vs[i];
+    T* const g = gs[i];
+    if (kAsks<F> && asks) {
+      ps.lines([=](const T* const* p) { ask(p[i], prefetch); });
+      ask(v, prefetch);
+      if (!stream) ask(g, prefetch_to_write);
+    }
+    Vec<T> x[N], held[N], sums[2] = {}, along[2] = {}, all[2] = {};
+    Open<T> on[N];
+    Count<T> count{};
+    for (int j = 0; j < N; ++j) {
+      x[j] = j < last ? p(j * W, whole) : p(j * W, part), held[j] = j < last ? load(v + j * W) : part(v + j * W);
+      on[j] = j < last ? p.open(j * W, x[j], whole) : Open<T>(p.open(j * W, x[j], part) & bits);
+      add_where<T>(on[j], held[j], sums[j % 2]), count_open<T>(on[j], count);
+      if (when == Along::before) add_product_where<T>(on[j], held[j], x[j], along[j % 2]), add_where<T>(on[j], x[j], all[j % 2]);
+    }
+    const T mean = lanes_sum(sums[0] + sums[1]) / T(std::max<int64_t>(count, 1));
+    T wp{};
+    if (when == Along::before) wp = lanes_sum(along[0] + along[1]) - mean * lanes_sum(all[0] + all[1]);
+    const Vec<T> means = splat(mean), scale = splat(by.scale[i]);
+    const Vec<T> more = when == Along::before ? splat(wp * by.each[i]) : Vec<T>{};
+    Vec<T> found{};
+    for (int j = 0; j < N; ++j) {
+      const Vec<T> w = keep<T>(on[j], held[j] - means);
+      if (when == Along::after) found += w * x[j];
+      const Vec<T> made = when == Along::before ? fma(w, scale, more) : w * scale;
+      if (stream || j < last) put<stream>(g + j * W, touch(made, j * W, whole));
+      else store_bits(g + j * W, touch(made, j * W, part), bits);
+    }
+    if (when == Along::after) wp = lanes_sum(found);
+    const T first = p.first();
+    if (std::isnan(first)) std::fill_n(g, K, first), wp = first;  // a row with NaN is NaN throughout
+    if (when != Along::none && by.along) by.along[i] = wp;
+  }
+}
 #endif
 
 // Longer rows, `R` of them together so that one's sums across lanes do not wait for another's; the next `R`, which follow in
