@@ -1,4 +1,4 @@
-"""Long rows few of whose entries matter; results past the caches and into them; halves of every length; on every engine."""
+"""Long rows few of whose entries matter; results past the caches and into them; halves of every length."""
 
 import numpy as np
 import pytest

@@ -20,8 +20,9 @@ inline constexpr int64_t kStreamFrom = 12 << 20;
 // Is that worth it on this processor? Where it is not, each line of a long row is asked for before it is written, and the caches take
 // it: docs/decisions/0027.
 inline bool past_caches = true;
-// The same from which the gradients of short rows ask for memory in advance: less is in the second cache.
-inline constexpr int64_t kAskFrom = 1 << 20;
+// The same from which the gradients of short rows ask for memory in advance: less is near enough. Where asking costs next to
+// nothing, as in vjp_held(), what is in the second cache.
+inline constexpr int64_t kAskFrom = 4 << 20, kAskHeldFrom = 1 << 20;
 
 // Bytes of scores from which their squares keep the support of rows as bits: less is in the caches on the way back. And of such
 // rows: from which share of the sum as a radius w.p is found without p, and how long they may be if the radius is given.

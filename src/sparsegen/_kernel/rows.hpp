@@ -515,9 +515,9 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   if (s.stream) finish_streams();
 }
 
-#if defined(__AVX512F__)
-inline constexpr int kHeldVectors = 4;  // of the longest row whose v stays in registers
+inline constexpr int kHeldVectors = kVectorBytes < 64 ? 0 : 4;  // of the longest row whose v stays in registers
 
+#if defined(__AVX512F__)
 // vjp_held() of as many vectors as a row has.
 template <Along when, bool stream, class T, class P, class F>
 inline auto held_of(int64_t K) {
@@ -611,7 +611,7 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   const Workspace<T> workspace(job.K, direct ? 0 : 2 * half);
   Scratch<T> s = workspace.view();
   s.stream = direct && job.written_past(3);
-  s.asks = 3 * job.bytes() >= kAskFrom;
+  s.asks = 3 * job.bytes() >= (job.K <= kHeldVectors * kWidth<T> ? kAskHeldFrom : kAskFrom);
   Scratch<T> upper = s;
   upper.rows += direct ? 0 : half * s.stride;
   T scale[most + kWidth<T>], along[most + kWidth<T>];
