@@ -7,6 +7,7 @@ from typing import Any
 
 from marks import mark, span, table
 
+from sparsegen.bench.measure import geometric_mean
 from sparsegen.bench.peers import verdict_text
 from sparsegen.bench.show import number
 
@@ -42,20 +43,27 @@ def times_as_long(case: dict[str, Any], peer: str) -> float:
     return case["implementations"][peer]["forward_to_sparsegen"]
 
 
-@mark("maps", "scaling", "losses", "attention", "estimator")
+@mark("maps", "maps-zen4", "scaling", "losses", "attention", "estimator")
 def machine(found: dict[str, Any]) -> str:
     about = found["machine"]
     return f"{about['cpu']}, engine {about['engine']}, torch {about['torch']}"
 
 
-@mark("maps")
+@mark("maps", "maps-zen4")
 def forward(maps: dict[str, Any]) -> str:
     return number(maps["summary"]["1"]["forward"]["geometric_mean"])
 
 
-@mark("maps")
+@mark("maps", "maps-zen4")
 def backward(maps: dict[str, Any]) -> str:
     return number(maps["summary"]["1"]["backward"]["geometric_mean"])
+
+
+@mark("maps", "maps-zen4")
+def copies(maps: dict[str, Any]) -> str:
+    """What a plain copy takes of softmax's time, over the grid: rows that come from memory can hardly take less."""
+    ratios = [c["implementations"]["copy"]["forward_to_softmax"] for d in ("sparse", "dense") for c in cases(maps, 1, d)]
+    return number(geometric_mean(ratios))
 
 
 @mark("maps")
@@ -94,7 +102,7 @@ def short(maps: dict[str, Any]) -> str:
     return table(heads, rows)
 
 
-@mark("maps")
+@mark("maps", "maps-zen4")
 def grid(maps: dict[str, Any]) -> str:
     """The library beside softmax, and how long entmax's sort takes beside it."""
     heads = ["rows x K", "forward, 1 thread", "forward, 2 threads", "backward, 1 thread", "backward, 2 threads",
@@ -133,7 +141,7 @@ def wrong(maps: dict[str, Any]) -> str:
     return ", ".join(name for name, found in maps["gate"].items() if found["plain"]["state"] == "wrong") or "nobody"
 
 
-@mark("family", name="maps")
+@mark("family", "family-zen4", name="maps")
 def every_map(family: dict[str, Any]) -> str:
     head = ["forward / backward", *(shape(case) for case in family["cases"])]
     rows = [
@@ -154,7 +162,7 @@ def entmax_forms(family: dict[str, Any]) -> str:
     return table(["", "entmax15 / softmax", *(f"{name}, times as long" for name in names)], rows)
 
 
-@mark("maps", "family")
+@mark("maps", "maps-zen4", "family", "family-zen4")
 def promises(maps: dict[str, Any]) -> str:
     met = {True: "yes", False: "**no**", None: ""}
     rows = [

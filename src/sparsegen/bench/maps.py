@@ -18,6 +18,7 @@ from sparsegen.bench.measure import (
     Times,
     default_threads,
     geometric_mean,
+    in_places,
     interleaved,
     machine,
     ratio,
@@ -53,10 +54,14 @@ def side_by_side(peers: Sequence[Peer], x: Tensor, lam: float, seconds: float, l
     >>> sorted(found)
     ['sparsegen/backward', 'sparsegen/forward', 'torch.softmax/backward', 'torch.softmax/forward']
     """
+    return interleaved(_pairs(peers, x, lam), seconds, least)
+
+
+def _pairs(peers: Sequence[Peer], x: Tensor, lam: float) -> dict[str, Callable[[], Any]]:
     calls: dict[str, Callable[[], Any]] = {}
     for peer in peers:
         calls |= _pair(peer, x, lam)
-    return interleaved(calls, seconds, least)
+    return calls
 
 
 def affordable_rows(peer: Peer, x: Tensor, lam: float, patience: float = PATIENCE) -> int:
@@ -90,8 +95,8 @@ def _record(peer: Peer, verdict: Verdict, times: Times, rows: int) -> dict[str, 
 def measure_peers(peers: Sequence[Peer], x: Tensor, lam: float, seconds: float, absent: dict[str, Verdict]) -> Any:
     """Gate every implementation on the very input, then time those that are right.
 
-    The library, softmax and the copy take turns alone; each other library is timed beside these three on the rows it
-    has the patience for, so that none leaves cold caches to the rest.
+    The library, softmax and the copy take turns alone, in several places of memory; each other library is timed beside
+    these three on the rows it has the patience for, so that none leaves cold caches to the rest.
 
     >>> found = measure_peers(PEERS[:4], scores(8, 16), 0.5, 0.0, {"entmax sort": Verdict("not installed")})
     >>> found["sparsegen"]["state"], found["entmax sort"]
@@ -99,7 +104,7 @@ def measure_peers(peers: Sequence[Peer], x: Tensor, lam: float, seconds: float, 
     """
     verdicts = {peer.name: absent.get(peer.name) or gate(peer, x, lam) for peer in peers}
     trusted = [peer for peer in peers if peer.name in (OURS, SOFTMAX, COPY) and verdicts[peer.name].timed]
-    times = side_by_side(trusted, x, lam, seconds, least=7)
+    times = in_places(lambda: _pairs(trusted, x.clone(), lam), seconds)
     found = {}
     for peer in peers:
         if not verdicts[peer.name].timed:
