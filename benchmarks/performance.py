@@ -62,7 +62,8 @@ def backward(maps: dict[str, Any]) -> str:
 @mark("maps", "maps-zen4")
 def copies(maps: dict[str, Any]) -> str:
     """What a plain copy takes of softmax's time, over the grid: rows that come from memory can hardly take less."""
-    ratios = [c["implementations"]["copy"]["forward_to_softmax"] for d in ("sparse", "dense") for c in cases(maps, 1, d)]
+    found = (case for density in ("sparse", "dense") for case in cases(maps, 1, density))
+    ratios = [case["implementations"]["copy"]["forward_to_softmax"] for case in found]
     return number(geometric_mean(ratios))
 
 

@@ -10,7 +10,7 @@ from sparsegen import _core
 
 STORAGE = {"float32": 0, "float64": 1, "float16": 2, "bfloat16": 3}
 EPS = {"float32": 2.0**-23, "float64": 2.0**-52, "float16": 2.0**-10, "bfloat16": 2.0**-7}
-_GUARD = 64
+_GUARD, _LINE = 64, 64
 
 
 @contextmanager
@@ -59,10 +59,15 @@ class Output:
     def __init__(self, shape, storage: str):
         dtype = np.dtype(np.uint16 if storage == "bfloat16" else storage)
         size = int(np.prod(shape))
-        self._all = np.full((size + 2 * _GUARD) * dtype.itemsize, 0xA5, np.uint8)
-        self.cells = self._all[_GUARD * dtype.itemsize :][: size * dtype.itemsize].view(dtype).reshape(shape)
+        edge = _GUARD * dtype.itemsize
+        room = np.full(size * dtype.itemsize + 2 * edge + _LINE, 0xA5, np.uint8)
+        # What is so large may be written past the caches, but only where it begins with a line of memory.
+        large = size * dtype.itemsize >= _core.STREAM_FROM // 2
+        start = -room.ctypes.data % _LINE if large else 0
+        self._all = room[start : start + size * dtype.itemsize + 2 * edge]
+        self.cells = self._all[edge : len(self._all) - edge].view(dtype).reshape(shape)
         self.cells[...] = 0x7FC0 if storage == "bfloat16" else np.nan
-        self._edge = _GUARD * dtype.itemsize
+        self._edge = edge
 
     @property
     def address(self) -> int:

@@ -250,6 +250,7 @@ inline void vjp_tiny(const P& ps, const T* const* vs, int n, int64_t K, Factors<
   }
   found.fold_along(by);
 }
+
 // Rows of N vectors, the last of which may be incomplete, one after the other: v is held in registers from the sums to the gradient,
 // and as little is done for a row, the next is under way before its sums are. (`stream` is for whole vectors.)
 template <int N, Along when, bool stream, class T, class P, class F>

@@ -229,7 +229,7 @@ def keeps_words(x: Tensor, dim: int, mask: Tensor | None) -> bool:
     if dim != -1 or mask is not None or x.size(-1) < WORDS_FROM or not x.is_contiguous():
         return False
     size = x.numel() * x.element_size()
-    return 0 < size < WORDS_UNTIL or (size > 0 and not _core.past_caches())
+    return size > 0 and (size < WORDS_UNTIL or not _core.past_caches())
 
 
 def project_words(x: Tensor, radius: float) -> tuple[Tensor, Tensor | None]:
