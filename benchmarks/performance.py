@@ -13,6 +13,7 @@ from sparsegen.bench.show import number
 
 OURS = "sparsegen"
 FIRST = (OURS, "torch.softmax", "copy")  # in tables; others follow by name
+MAPS, FAMILY = ((name, f"{name}-zen4", f"{name}-xeon") for name in ("maps", "family"))  # one file per processor
 LONG = 512  # entries of a row from which other libraries are compared in a sentence
 
 
@@ -43,23 +44,23 @@ def times_as_long(case: dict[str, Any], peer: str) -> float:
     return case["implementations"][peer]["forward_to_sparsegen"]
 
 
-@mark("maps", "maps-zen4", "scaling", "losses", "attention", "estimator")
+@mark(*MAPS, "scaling", "losses", "attention", "estimator")
 def machine(found: dict[str, Any]) -> str:
     about = found["machine"]
     return f"{about['cpu']}, engine {about['engine']}, torch {about['torch']}"
 
 
-@mark("maps", "maps-zen4")
+@mark(*MAPS)
 def forward(maps: dict[str, Any]) -> str:
     return number(maps["summary"]["1"]["forward"]["geometric_mean"])
 
 
-@mark("maps", "maps-zen4")
+@mark(*MAPS)
 def backward(maps: dict[str, Any]) -> str:
     return number(maps["summary"]["1"]["backward"]["geometric_mean"])
 
 
-@mark("maps", "maps-zen4")
+@mark(*MAPS)
 def copies(maps: dict[str, Any]) -> str:
     """What a plain copy takes of softmax's time, over the grid: rows that come from memory can hardly take less."""
     found = (case for density in ("sparse", "dense") for case in cases(maps, 1, density))
@@ -103,7 +104,7 @@ def short(maps: dict[str, Any]) -> str:
     return table(heads, rows)
 
 
-@mark("maps", "maps-zen4")
+@mark(*MAPS)
 def grid(maps: dict[str, Any]) -> str:
     """The library beside softmax, and how long entmax's sort takes beside it."""
     heads = ["rows x K", "forward, 1 thread", "forward, 2 threads", "backward, 1 thread", "backward, 2 threads",
@@ -142,7 +143,7 @@ def wrong(maps: dict[str, Any]) -> str:
     return ", ".join(name for name, found in maps["gate"].items() if found["plain"]["state"] == "wrong") or "nobody"
 
 
-@mark("family", "family-zen4", name="maps")
+@mark(*FAMILY, name="maps")
 def every_map(family: dict[str, Any]) -> str:
     head = ["forward / backward", *(shape(case) for case in family["cases"])]
     rows = [
@@ -163,7 +164,7 @@ def entmax_forms(family: dict[str, Any]) -> str:
     return table(["", "entmax15 / softmax", *(f"{name}, times as long" for name in names)], rows)
 
 
-@mark("maps", "maps-zen4", "family", "family-zen4")
+@mark(*MAPS, *FAMILY)
 def promises(maps: dict[str, Any]) -> str:
     met = {True: "yes", False: "**no**", None: ""}
     rows = [

@@ -14,24 +14,27 @@ _GUARD, _LINE = 64, 64
 
 
 @contextmanager
-def using_engine(name: str):
-    before = _core.engine()
-    _core.use_engine(name)
+def _setting(read, write, value):
+    before = read()
+    write(value)
     try:
         yield
     finally:
-        _core.use_engine(before)
+        write(before)
 
 
-@contextmanager
+def using_engine(name: str):
+    return _setting(_core.engine, _core.use_engine, name)
+
+
 def written_past_the_caches(past: bool):
     """Let large results be written past the caches, or into them, whatever is faster on this processor."""
-    before = _core.past_caches()
-    _core.write_past_caches(past)
-    try:
-        yield
-    finally:
-        _core.write_past_caches(before)
+    return _setting(_core.past_caches, _core.write_past_caches, past)
+
+
+def foreseeing(does: bool):
+    """Take the processor for one that foresees what long rows read next, or for one that has to be asked."""
+    return _setting(_core.foresees, _core.expect_to_foresee, does)
 
 
 def _bfloat_bits(x: np.ndarray) -> np.ndarray:

@@ -96,3 +96,37 @@ def test_halves_of_every_length_are_floats_rounded_once(storage, engine):
         right, _ = buffers.vjp(given, wide[1][:, :, None], 2.0, "float32")
         close = buffers.EPS[storage] * 2  # the sums of either are of vectors of different lengths
         np.testing.assert_allclose(buffers.floats(grad, storage), right, rtol=close, atol=1e-6, err_msg=f"K = {n}")
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [64, 72, 80, 100, 112, 128, 144, 208, 520, 1024, 1040, 2048, 2320, 8256, 40_000])
+@pytest.mark.parametrize("past", [True, False])
+def test_the_support_that_is_kept_while_rows_are_written_is_theirs(past, n, dtype, engine):
+    x = large(n, dtype)
+    x[1], x[2, n // 2], x[3, ::2], x[4] = 0.5, np.nan, -np.inf, -np.inf
+    x[5, n - 1] = x[6, 0] = HUGE
+    x[7] = -np.geomspace(1e-30, 1e30, n)
+    for r in (1.0, n / 2):
+        with buffers.written_past_the_caches(past):
+            p, words, broken = buffers.project_words(x, r, dtype)
+        assert broken
+        np.testing.assert_array_equal(p, buffers.project(x, r, dtype))
+        bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+        np.testing.assert_array_equal(bits[:, :n], p > 0)
+        assert not bits[:, n:].any()
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("n", [130, 512, 2048, 8200])
+def test_what_is_asked_for_in_advance_changes_no_bit(n, dtype, engine):
+    x = large(n, dtype)
+    z, v = np.abs(x)[:, :, None], x[::-1].copy()[:, :, None]
+    both = []
+    for does in (True, False):
+        with buffers.foreseeing(does):
+            p = buffers.project(x, 1.0, dtype)[:, :, None]
+            alike = [p, *buffers.vjp(p, v, 1.0, dtype), buffers.root_vjp(p, v, dtype)]
+            alike += buffers.squares(z, v, 0.9, buffers.TOTAL, dtype, words=True)
+            both.append([*alike, *buffers.squares(z, v, 1.0, buffers.GIVEN, dtype, along=True)])
+    for ones, others in zip(*both, strict=True):
+        np.testing.assert_array_equal(ones, others)

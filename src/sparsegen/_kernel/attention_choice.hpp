@@ -85,7 +85,7 @@ inline bool choose_direct(const T* x, int64_t K, double r, const Scratch<T>& s, 
   if (row.steps > row.full) survey_tail(row, s.maxima, all);
   const T top = lanes_max(all.top);
   if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;
-  const Cut<T> cut = find_cut(row, K, s.maxima, all, r, s.picked);
+  const Cut<T> cut = find_cut(row, K, s.maxima, all, r, s);
   if (!(cut.count > 0 && cut.sum <= 2 * r)) return false;
   choose_row(row, s.maxima, cut, r, out);
   return true;

@@ -168,7 +168,7 @@ inline void root_row(const T* x, int64_t K, T* p, const Scratch<T>& s, T* spare,
   const T start = likely ? guess : low;
   RootCut<T> cut{low, 0, 0, false};
   if (!(maxima && low > mean && find_sparse_root(row, maxima, start, low, s.picked, cut)))
-    cut = likely ? draft_root(row, start, low, mean, variance, K <= kSoonLimit ? ahead : 0) : climb_root(row, low, low, kBold);
+    cut = likely ? draft_root(row, start, low, mean, variance, K <= soon_limit() ? ahead : 0) : climb_root(row, low, low, kBold);
   const bool late = x == p;  // the entries may be needed once more, so they are not written over yet
   T* const out = late ? s.picked : p;
   const bool stream = s.stream && aligned(p) && !late;

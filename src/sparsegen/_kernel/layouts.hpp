@@ -2,6 +2,7 @@
 #pragma once
 
 #include "lanes.hpp"
+#include "walks.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
 
@@ -24,15 +25,6 @@ struct Above {
   Vec<T> sum, count, over;
 };
 
-// How the probabilities of a set of `count` entries are made: [x - tau - rest]_+ * scale, 0 up to the rounding error.
-template <class T>
-struct Recipe {
-  alignas(kVectorBytes) T tau[kWidth<T>], rest[kWidth<T>], error[kWidth<T>], scale[kWidth<T>], count[kWidth<T>];
-  Recipe(Vec<T> t, Vec<T> c, Vec<T> e, Vec<T> s, Vec<T> n) {
-    store(tau, t), store(rest, c), store(error, e), store(scale, s), store(count, n);
-  }
-};
-
 // A place to start from. The largest entries of parts of a row, its heads, are a subset of it: their threshold bounds the row's
 // from below, and where few heads are above it, it is closer than the guess; a guess below it is none.
 template <class T>
@@ -51,8 +43,9 @@ struct LinearStart {
   }
 };
 
-// n <= W rows where they stand, of at least W entries; those with masks behind them, or as the first look has copied them.
-template <class T, class First>
+// n <= W rows where they stand, of at least W entries; those with masks behind them, or as the first look has copied them. A Length
+// goes through one of them: see walks.hpp.
+template <class T, class First, class Length = AnyLength<T>>
 class ByRow {
   static constexpr int W = kWidth<T>;
   using Place = std::conditional_t<std::is_same_v<First, Copied<T>>, const T*, First>;
@@ -62,25 +55,26 @@ class ByRow {
   static constexpr bool kMasked = !std::is_same_v<First, const T*>;
 
   // `written` are the rows of the result, null where it is written past the caches; `squares` is null unless rows are still to be
-  // made of them, `masks` where there are none, and `slots`, `stride` entries each, are where rows behind masks are copied to.
-  ByRow(const T* const* rows, int n, int64_t K, Next<T> next, T* const* written, const Squaring<T>* squares = nullptr,
-        const uint8_t* const* masks = nullptr, T* slots = nullptr, int64_t stride = 0)
-      : rows_(rows), written_(written), squares_(squares), masks_(masks), slots_(slots), stride_(stride), n_(n),
-        shape_{K, K / W * W, K / kStep<T> * kStep<T>, last_lanes<T>(int(K % W))}, next_(next) {
+  // made of them, `masks` where there are none, and `slots`, `stride` entries each, are where rows behind masks are copied to. The
+  // support of rows that are written past the caches goes to `words` unless null.
+  ByRow(const T* const* rows, int n, int64_t K, const Length& length, Next<T> next, T* const* written, const Squaring<T>* squares = nullptr,
+        const uint8_t* const* masks = nullptr, T* slots = nullptr, int64_t stride = 0, uint32_t* const* words = nullptr)
+      : rows_(rows), written_(written), squares_(squares), masks_(masks), slots_(slots), stride_(stride), words_(words), n_(n), K_(K),
+        length_(length), next_(next) {
     for (int i = n; i < W; ++i) sum_[i] = moments_[i] = Vec<T>{}, count_[i] = Mask<T>{};
   }
 
   // The sums are of the `size` entries that are not hidden, by a mask or if some are known to be.
   template <bool hidden>
   Look<T> look(Vec<T>& size) {
-    const Shape shape = shape_;
+    const Length length = length_;
     T heads[W][kHeads];
     const T* from[W];
     for (int i = 0; i < W; ++i) from[i] = heads[i < n_ ? i : 0];
     for (int i = 0; i < n_; ++i) {
       ask_for_next(Turn::look, i);
       if (!kMasked && squares_) make<hidden>(i, heads[i]);
-      else look_at<hidden>(shape, first(i), heads[i], sum_[i], moments_[i], count_[i]);
+      else keep_sums(i, length.template look<hidden>(first(i), heads[i]));
     }
     if (hidden || kMasked) size = fold_counts<T>(count_);
     to_lanes(from, kHeads, heads_);
@@ -94,8 +88,11 @@ class ByRow {
     Vec<T> sum[W] = {}, squares[W] = {};
     Mask<T> n[W] = {};
     T heads[kHeads];
-    for (int i = 0; i < n_; ++i)
-      if (rows >> i & 1) look_at<true>(shape_, row(i), heads, sum[i], squares[i], n[i]);
+    for (int i = 0; i < n_; ++i) {
+      if (!(rows >> i & 1)) continue;
+      const RowSums<T> found = length_.template look<true>(row(i), heads);
+      sum[i] = found.sum, squares[i] = found.squares, n[i] = found.count;
+    }
     size = fold_counts<T>(n);
     return {Vec<T>{}, fold_rows<T, Sum>(sum), fold_rows<T, Sum>(squares)};
   }
@@ -124,38 +121,44 @@ class ByRow {
   // Returns the rows that are done: those with as many probabilities as the set has entries, and the `sure` ones.
   template <bool stream, class How = Straightly>
   unsigned write(unsigned rows, unsigned sure, const Recipe<T>& recipe, T* const* dst) const {
-    const Shape shape = shape_;
+    const Length length = length_;
     Mask<T> count[W] = {};
-    for (int k = 0; k < n_; ++k) {
-      const int i = kTurnsBack ? n_ - 1 - k : k;
-      if (!(rows >> i & 1)) continue;
+    each_row<kTurnsBack>(rows, [&](int i) {
       // A row that is written over itself must be right the first time, for it may be needed again.
-      if (rows_[i] == dst[i] && !(sure >> i & 1) && T(count_of<How>(row(i), recipe, i)) != recipe.count[i]) continue;
+      if (rows_[i] == dst[i] && !(sure >> i & 1) && T(length.template count<How>(row(i), recipe, i)) != recipe.count[i]) return;
       ask_for_next(Turn::write, i);
-      count[i] = write_row<stream, How>(shape, row(i), recipe, i, dst[i]);
-    }
+      if constexpr (stream && std::is_same_v<How, Straightly> && !kMasked) {
+        if (words_) return void(count[i] = length.template write<true, How, true>(row(i), recipe, i, dst[i], words_[i]));
+      }
+      count[i] = length.template write<stream, How, false>(row(i), recipe, i, dst[i], nullptr);
+    });
     return sure | lane_bits<T>(fold_counts<T>(count) == load(recipe.count));
   }
 
  private:
-  static constexpr int kHeads = W < 8 ? 2 * W : 8;
+  static constexpr int kHeads = row_heads(W);
   // Does each pass begin with the row that the one before ended with? Sixteen rows of 512 floats are the first cache: in one order
   // always, each would just have been dropped when it is wanted. Groups of fewer rows fit.
-  static constexpr bool kTurnsBack = W == 16;
-  struct Shape {  // copied where it is used: what is written could be part of the original, for all the compiler knows
-    int64_t K, whole, steps;  // entries: all, in whole vectors, in whole steps
-    Mask<T> tail;             // the lanes of the last W entries that whole vectors have not covered
-  };
+  static constexpr bool kTurnsBack = W == 16 && Length::kLong;
+  // Of n rows those that are wanted, one bit each. (The end of a loop over bits is all that is to be foreseen.)
+  template <bool back, class F>
+  __attribute__((always_inline)) void each_row(unsigned rows, F&& f) const {
+    for (unsigned left = rows & (~0u >> (32 - n_)); left;) {
+      const int i = back ? 31 - __builtin_clz(left) : __builtin_ctz(left);
+      left &= ~(1u << i);
+      f(i);
+    }
+  }
+
+  void keep_sums(int i, const RowSums<T>& found) { sum_[i] = found.sum, moments_[i] = found.squares, count_[i] = found.count; }
 
   // The i-th of W equal parts of a pass's share. A call would have all vectors taken out of their registers.
   __attribute__((always_inline)) void ask_for_next(Turn pass, int i) const {
     if (n_ < W) return;  // the last group
-    const int at = int(pass) * W + i;
-    const int64_t K = shape_.K;
-    if (next_.x) each_line(next_.x + at / kAskings * next_.step, K, at % kAskings, kAskings, prefetch_far);
-    else each_line(rows_, W * K, K, at, kAskings, prefetch_far);
-    if (kMasked && pass == Turn::write) each_line(masks_[i] + W * K, K, 0, 1, prefetch_far);  // few lines: all of them at once
-    if (written_) each_line(written_, W * K, K, at, kAskings, prefetch_far_to_write);
+    const int at = int(pass) * W + i, row = at / kAskings, part = at % kAskings;
+    length_.ask(next_.x ? next_.x + row * next_.step : rows_[row] + W * K_, part, kAskings, prefetch_far);
+    if (kMasked && pass == Turn::write) each_line(masks_[i] + W * K_, K_, 0, 1, prefetch_far);  // few lines: all of them at once
+    if (written_) length_.ask(written_[row] + W * K_, part, kAskings, prefetch_far_to_write);
   }
 
   static constexpr bool kCopied = std::is_same_v<First, Copied<T>>;
@@ -171,118 +174,27 @@ class ByRow {
     else return rows_[i];
   }
 
-  template <bool hidden, class P>
-  static void look_at(const Shape& shape, P x, T* heads, Vec<T>& sum, Vec<T>& squares, Mask<T>& count) {
-    Vec<T> t0 = splat(-kInf<T>), t1 = t0, s0{}, s1{}, q0{}, q1{};
-    Mask<T> n0{}, n1{};
-    const P end = x + shape.whole, last = x + (shape.K - W);
-    for (const P stop = x + shape.steps; x != stop; x += kStep<T>)
-      for (int j = 0; j < kStep<T>; j += 2 * W) {
-        look_at_vector<hidden>(x + j, t0, s0, q0, n0);
-        look_at_vector<hidden>(x + (j + W), t1, s1, q1, n1);
-      }
-    for (; x != end; x += W) look_at_vector<hidden>(x, t0, s0, q0, n0);
-    if (shape.whole < shape.K) {
-      // What the vectors before have covered counts as hidden, or as 0.
-      constexpr bool counted = hidden || kMasked;
-      const Vec<T> v = chosen_at(last);
-      t1 = vmax(v, t1);
-      add_moments<counted, T>(select<T>(shape.tail, v, counted ? splat(-kInf<T>) : Vec<T>{}), s1, q1, n1);
-    }
-    sum = s0 + s1, squares = q0 + q1, count = n0 + n1;
-    if constexpr (kHeads == W) store(heads, vmax(t0, t1));
-    else if constexpr (kHeads < W) store_half_max(heads, vmax(t0, t1));
-    else store(heads, t0), store(heads + W, t1);
-  }
-
-  // look_at() a row of squares; apart, as it would crowd out the others.
+  // A look at a row of squares; apart, as it would crowd out the others.
   template <bool hidden>
   __attribute__((noinline)) void make(int i, T* heads) {
     const Squaring<T>& made = squares_[i];
     T* const slot = const_cast<T*>(rows_[i]);
-    if (made.open) look_at<hidden>(shape_, Making<T, true>{made.z, slot, made}, heads, sum_[i], moments_[i], count_[i]);
-    else look_at<hidden>(shape_, Making<T, false>{made.z, slot, made}, heads, sum_[i], moments_[i], count_[i]);
+    if (made.open) keep_sums(i, length_.template look<hidden>(Making<T, true>{made.z, slot, made}, heads));
+    else keep_sums(i, length_.template look<hidden>(Making<T, false>{made.z, slot, made}, heads));
   }
 
-  // Minus the excess, and minus the number of entries above. The excess is summed as min(tau - x, 0), which takes x from
-  // memory without an instruction to load it. The first pass is at a guess: its sum need not be exact.
+  // The first pass is at a guess: its sum need not be exact.
   template <Turn turn, bool squared>
   void sum_over(Vec<T> tau, unsigned rows) {
     alignas(kVectorBytes) T at[W];
     store(at, tau);
-    constexpr bool first = turn == Turn::first;
-    const Shape shape = shape_;
-    const Vec<T> zero{};
-    for (int k = 0; k < n_; ++k) {
-      const int i = kTurnsBack && turn == Turn::first ? n_ - 1 - k : k;
-      if (!(rows >> i & 1)) continue;
-      const Vec<T> t = splat(at[i]);
+    const Length length = length_;
+    each_row<kTurnsBack && turn == Turn::first>(rows, [&](int i) {
       if (turn != Turn::later) ask_for_next(turn, i);
-      const auto below = [=](Place at) { return t - scores_at(at); };
-      Vec<T> sum{}, s0{}, s1{}, s2{}, s3{}, squares = splat(T(-kSquares / W)), lost{}, q0{}, q1{}, q2{}, q3{};
-      Mask<T> n0{}, n1{};
-      Place x = row(i);
-      const Place end = x + shape.whole, last = x + (shape.K - W);
-      for (int64_t left = shape.steps;;) {
-        const int64_t span = !first && left > kSpan<T> ? kSpan<T> : left;
-        for (const Place pause = x + span; x != pause; x += kStep<T>) {
-          const Vec<T> d0 = below(x), d1 = below(x + W), d2 = below(x + 2 * W), d3 = below(x + 3 * W);
-          add_below_at<squared>(x, d0, s0, q0, n0);
-          add_below_at<squared>(x + W, d1, s1, q1, n1);
-          add_below_at<squared>(x + 2 * W, d2, s2, q2, n0);
-          add_below_at<squared>(x + 3 * W, d3, s3, q3, n1);
-        }
-        if ((left -= span) == 0) break;
-        sum += (s0 + s1) + (s2 + s3);
-        s0 = s1 = s2 = s3 = zero;
-        if constexpr (squared) add_exactly((q0 + q1) + (q2 + q3), squares, lost), q0 = q1 = q2 = q3 = zero;
-      }
-      if (x != end) add_below_at<squared>(x, below(x), s0, q0, n0), x += W;
-      if (x != end) add_below_at<squared>(x, below(x), s1, q1, n1), x += W;
-      if (x != end) add_below_at<squared>(x, below(x), s2, q2, n0);
-      if (shape.whole < shape.K) {
-        const Vec<T> d = keep<T>(shape.tail, below(last));
-        add_below_at<squared>(last, d, s3, q3, n1);
-      }
-      sum_[i] = sum + ((s0 + s1) + (s2 + s3)), count_[i] = n0 + n1;
-      if constexpr (squared) moments_[i] = squares + (((q0 + q1) + (q2 + q3)) + lost);
-    }
-  }
-
-  // Returns minus the number of probabilities, lanes not yet folded.
-  template <bool stream, class How>
-  static Mask<T> write_row(const Shape& shape, Place x, const Recipe<T>& recipe, int i, T* p) {
-    const Vec<T> tau = splat(recipe.tau[i]), rest = splat(recipe.rest[i]);
-    const Vec<T> error = splat(-recipe.error[i]), scale = splat(-recipe.scale[i]);
-    const Vec<T> last = below<How>(tau, rest, x + (shape.K - W));
-    Mask<T> n0{}, n1{};
-    const auto probability = [=](Vec<T> d, Mask<T>& n, Mask<T> counted) {
-      const Mask<T> on = d < error;
-      count_where<T>(on & counted, n);
-      return keep<T>(on, How::share(d, scale));
-    };
-    const auto one = [&](int at, Mask<T>& n) { put<stream>(p + at, probability(below<How>(tau, rest, x + at), n, ~Mask<T>{})); };
-    const Place end = x + shape.whole;
-    for (const Place stop = x + shape.steps; x != stop; x += kStep<T>, p += kStep<T>) {
-      one(0, n0), one(W, n1), one(2 * W, n0), one(3 * W, n1);
-    }
-    for (; x != end; x += W, p += W) one(0, n0);
-    // Overlaps the vector before it.
-    if (shape.whole < shape.K) store(p + (shape.K - shape.whole) - W, probability(last, n1, shape.tail));
-    return n0 + n1;
-  }
-
-  // How far the entries lie below the threshold; 0 of those that may not be chosen.
-  template <class How>
-  static Vec<T> below(Vec<T> tau, Vec<T> rest, Place at) { return kept_at(at, How::below(tau, scores_at(at), rest)); }
-
-  template <class How>
-  int64_t count_of(Place x, const Recipe<T>& recipe, int i) const {
-    const Vec<T> tau = splat(recipe.tau[i]), rest = splat(recipe.rest[i]), error = splat(-recipe.error[i]);
-    Mask<T> n{};
-    for (int64_t k = 0; k < shape_.whole; k += W) n -= below<How>(tau, rest, x + k) < error;
-    if (shape_.whole < shape_.K) n -= (below<How>(tau, rest, x + (shape_.K - W)) < error) & shape_.tail;
-    return lanes_sum(n);
+      const RowSums<T> found = length.template above<turn != Turn::first, squared>(row(i), splat(at[i]));
+      sum_[i] = found.sum, count_[i] = found.count;
+      if constexpr (squared) moments_[i] = found.squares;
+    });
   }
 
   const T* const* rows_;
@@ -291,8 +203,10 @@ class ByRow {
   const uint8_t* const* masks_;
   T* slots_;
   int64_t stride_;
+  uint32_t* const* words_;
   int n_;
-  Shape shape_;
+  int64_t K_;
+  Length length_;
   Next<T> next_;
   Vec<T> sum_[W], moments_[W];  // of each row, lanes not yet folded
   Mask<T> count_[W];

@@ -45,6 +45,7 @@ struct ControlGradients {
 // What does not move has no gradient, however steep it is (0 times infinity is no number), and what is hidden has none.
 template <class T, class Of>
 struct Steep {
+  static constexpr int kArrays = 1;
   const T* const* z;
   Of of;
   int first = 0;
@@ -58,9 +59,13 @@ struct Steep {
       const Vec<T> zi = get(z + at);
       return keep<T>((zi > splat(-kInf<T>)) & (x != Vec<T>{}), f(x, zi));
     }
+    template <class G>
+    void line(int64_t at, G&& ask) const { ask(z + at); }
   };
 
   Steep from(int i) const { return {z, of, first + i}; }
+  template <class G>
+  void lines(G&& g) const { g(z); }
   auto row(int i) const {
     auto f = of(first + i);
     return Row<decltype(f)>{z[first + i], f};
@@ -70,15 +75,20 @@ struct Steep {
 // The same of squares none of which is hidden: what is the same for all entries of a row is in its factors, and z is left.
 template <class T>
 struct Times {
+  static constexpr int kArrays = 1;
   const T* const* z;
 
   struct Row {
     const T* z;
     template <class Get>
     Vec<T> operator()(Vec<T> x, int64_t at, Get&& get) const { return x * get(z + at); }
+    template <class G>
+    void line(int64_t at, G&& ask) const { ask(z + at); }
   };
 
   Times from(int i) const { return {z + i}; }
+  template <class G>
+  void lines(G&& g) const { g(z); }
   Row row(int i) const { return {z[i]}; }
 };
 
@@ -143,7 +153,7 @@ template <class T>
 class MapVjp {
  public:
   MapVjp(const MapVjpJob& job, const MapRow<T>& row, const Scratch<T>& s)
-      : job_(job), row_(row), touched_(s.touched), stream_(s.stream && aligned(row.g)) {}
+      : job_(job), row_(row), touched_(s.touched), roots_(s.rows), stream_(s.stream && aligned(row.g)) {}
 
   ControlGradients run() {
     if (std::isnan(row_.p[0])) {
@@ -235,23 +245,19 @@ class MapVjp {
   void weights(F&& f) const {
     const T power = T(2 - row_.second);
     const Vec<T> zero{}, one = splat(T(1));
-    const bool root = row_.second == 1.5, whole = row_.second == 1, none = row_.second == 2;
+    const bool whole = row_.second == 1, none = row_.second == 2;
     each_vector<T>(row_.K, [&](int64_t at, auto get, auto write) {
       const Vec<T> p = get(row_.p + at);
       const Mask<T> on = p > zero;
       Vec<T> s = p;
-      if (root) s = vsqrt(p);
-      else if (none) s = one;
+      if (none) s = one;
       else if (!whole) s = vexp<T>(vlog<T>(select<T>(on, p, one)) * power);
       f(at, keep<T>(on, s), get, write);
     });
   }
 
   void powers() {
-    if (row_.second == 1.5 && row_.K >= kSkipFrom) {
-      stream_ ? long_root<true>() : long_root<false>();
-      return;
-    }
+    if (row_.second == 1.5) return stream_ ? root<true>() : root<false>();
     Vec<T> total{}, sum{};
     weights([&](int64_t at, Vec<T> s, auto get, auto write) {
       total += s, sum += keep<T>(s > Vec<T>{}, s * get(row_.v + at));
@@ -262,6 +268,12 @@ class MapVjp {
     each_vector<T>(row_.K, [&](int64_t at, auto get, auto write) {
       write(row_.g + at, get(row_.g + at) * keep<T>(get(row_.p + at) > Vec<T>{}, get(row_.v + at) - mean));
     });
+  }
+
+  template <bool stream>
+  void root() {
+    if (row_.K >= kSkipFrom) long_root<stream>();
+    else root_vjp_alone<stream>(row_.p, row_.v, row_.K, row_.g, roots_);
   }
 
   // Long rows with alpha = 1.5, as vjp_long() has them: no roots, and no v, where nothing has a share.
@@ -312,6 +324,7 @@ class MapVjp {
   const MapVjpJob& job_;
   const MapRow<T>& row_;
   int32_t* touched_;
+  T* roots_;     // room for a row: the slots of z, which powers do not read
   bool stream_;  // is the gradient large?
 };
 

@@ -40,7 +40,7 @@ class MapBlock {
     next_ = {grouped && read_ ? src[0] + read_ : nullptr, job_.xs.outer};
     bool one_by_one = done != 0;
     find_sizes(n, grouped, src);
-    later_ = grouped && K > kBesideLimit && square_later(row, n, src);
+    later_ = grouped && square_later(row, n, src);
     if (sums_ && K <= kBesideLimit) sum_up(row, n, src, made, dst);
     larger_ = grouped ? larger_parts(row, n, made) : 0;
     for (int i = 0; i < n; ++i) {
@@ -173,6 +173,7 @@ class MapBlock {
   bool sum_long(const T* z, Known<T>& all) const {
     Total<T> total, over;
     Sums<T> of;
+    of.asks = !foresees;
     const Vec<T> start = splat(all.start);
     for (int64_t at = 0; at < job_.K; at += kGroupLimit<T>) {
       const int64_t n = std::min(kGroupLimit<T>, job_.K - at);
@@ -335,8 +336,11 @@ class MapBlock {
     for (; i < n; i += W) {
       const int rows = std::min(W, n - i);
       const auto by_lane = [&] { return ByLane<T>(from + i, rows, K, s_.lanes, W, to + i); };
-      const auto by_row = [&] { return ByRow<T, const T*>(from + i, rows, K, next.from(i), written_ ? to + i : nullptr); };
-      left |= (K <= kLaneLimit ? find_roots(by_lane(), rows, K, to + i) : find_roots(by_row(), rows, K, to + i)) << i;
+      const auto by_row = [&](auto length) {
+        return find_roots(ByRow<T, const T*, decltype(length)>(from + i, rows, K, length, next.from(i), written_ ? to + i : nullptr),
+                          rows, K, to + i);
+      };
+      left |= (K <= kLaneLimit ? find_roots(by_lane(), rows, K, to + i) : with_length<T>(K, by_row)) << i;
     }
     for (; left; left &= left - 1) {
       const int j = __builtin_ctz(left);

@@ -79,6 +79,17 @@ static bool past_is_faster() {
 #endif
 }
 
+// AMD's from Zen 5 on fetch little of a row that they are not asked for while the one before it is worked: docs/decisions/0028.
+static bool is_foresighted() {
+#if defined(SPARSEGEN_X86)
+  unsigned a, b, c, d;
+  if (!__builtin_cpu_is("amd") || !__get_cpuid(1, &a, &b, &c, &d)) return true;
+  return (a >> 8 & 15) + (a >> 20 & 255) < 0x1A;  // the family
+#else
+  return true;
+#endif
+}
+
 // A large output is often memory the process has not touched yet, and its page faults then cost more than the projection.
 // Asking for huge pages, inside the output only, makes them few; where they are there already it changes nothing.
 static void expect_writes([[maybe_unused]] void* out, [[maybe_unused]] int64_t bytes) {
@@ -585,7 +596,7 @@ static void use_engine(const std::string& name) {
 }
 
 NB_MODULE(_core, m) {
-  past_caches = past_is_faster();
+  past_caches = past_is_faster(), foresees = is_foresighted();
   m.def("project", &project);
   m.def("project_strided", &project_strided);
   m.def("project_vjp", &project_vjp);
@@ -629,6 +640,8 @@ NB_MODULE(_core, m) {
   m.def("use_engine", &use_engine);
   m.def("past_caches", [] { return past_caches; });
   m.def("write_past_caches", [](bool past) { past_caches = past; });
+  m.def("foresees", [] { return foresees; });
+  m.def("expect_to_foresee", [](bool does) { foresees = does; });
 }
 
 }  // namespace sparsegen

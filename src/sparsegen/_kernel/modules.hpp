@@ -64,9 +64,11 @@ struct Plan {
 
   void tell(double control) { told[part == second] = part == second ? offset + control : control; }
 
+  // As theta's type has it: what a module says its control is, is what its map is told, and log(1/2) is that of 1/2.
   double exp_of(const OneNumber& theta) const {
     const double least = low[theta.wide], most = high[theta.wide];
-    return std::exp(theta.value < least ? least : theta.value > most ? most : theta.value);  // NaN stays
+    const double exact = std::exp(theta.value < least ? least : theta.value > most ? most : theta.value);  // NaN stays
+    return theta.wide ? exact : double(float(exact));
   }
 };
 

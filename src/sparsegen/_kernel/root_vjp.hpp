@@ -79,6 +79,24 @@ inline void root_vjp_together(const T* const* ps, const T* const* vs, int n, int
   }
 }
 
+// A longer row, alone, which the first cache holds: its roots are kept in `roots`, whole vectors.
+template <bool stream, class T>
+inline void root_vjp_alone(const T* p, const T* v, int64_t K, T* g, T* roots) {
+  const Vec<T> zero{};
+  Vec<T> weight{}, sum{};
+  const bool asks = !foresees;
+  each_vector<T>(K, [&](int64_t at, auto get, auto) {
+    if (asks && at % kLine<T> == 0) prefetch(p + at + kBackAhead<T>), prefetch(v + at + kBackAhead<T>);
+    const Vec<T> s = vsqrt(get(p + at));
+    store(roots + at, s);
+    weight += s, add_where<T>(s > zero, s * get(v + at), sum);
+  });
+  const Vec<T> mean = root_mean<T>(splat(lanes_sum(sum)), splat(lanes_sum(weight)));
+  each_vector<T, stream>(K, [&](int64_t at, auto get, auto write) {
+    write(g + at, root_gradient<T>(load(roots + at), get(v + at), mean));
+  });
+}
+
 // Rows of at most kRootLimit entries; g[i] is none of the others.
 template <class T>
 inline void root_vjp(const T* const* p, const T* const* v, int n, int64_t K, T* const* g, const Scratch<T>& s) {

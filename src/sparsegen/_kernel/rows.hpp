@@ -11,10 +11,6 @@
 
 namespace sparsegen::SPARSEGEN_ISA {
 
-inline constexpr int64_t kLaneLimit = 64;  // longest row that is transposed: see docs/decisions/0003
-// Longest row that shares a group: its partial sums, in four chains, need no folding.
-template <class T>
-inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
 inline constexpr int64_t kVjpLaneLimit = kVectorBytes < 64 ? 32 : 0, kPairLimit = 256;
 inline constexpr int64_t kVjpSixteenLimit = 64;  // longest row of which sixteen, and the next sixteen, fit the first cache
 inline constexpr int kLineRows = 16;        // rows brought in together: a cache line of a transposed float array
@@ -55,7 +51,7 @@ class Workspace {
       const int64_t lanes = 2 * std::min(std::max<int64_t>(new_K, kTile<T>), kLaneLimit) * kWidth<T>;
       const int64_t entries = maxima + picked + lanes + new_room;
       data.reset(new T[entries]);
-      touched.reset(new int32_t[std::max(new_K / kPart<T> + 1, words_of(new_K))]);
+      touched.reset(new int32_t[std::max({new_K / kPart<T> + 1, words_of(new_K), int64_t(kFew)})]);
       view.maxima = data.get();
       view.picked = view.maxima + maxima;
       view.lanes = view.picked + picked;
@@ -228,7 +224,7 @@ class Together {
     int i = 0;
     for (; K_ <= kSortLimit && i + W < n_; i += 2 * W) undone |= two(by_lane(i, 0, 2), by_lane(i + W, 1, 2), i);
     for (; i < n_; i += W)
-      undone |= K_ <= kLaneLimit ? one(by_lane(i, 0, 1), i) : s_.masks ? one(by_row<Masked<T>>(i), i) : one(by_row<const T*>(i), i);
+      undone |= K_ <= kLaneLimit ? one(by_lane(i, 0, 1), i) : s_.masks ? one_by_row<Masked<T>>(i) : one_by_row<const T*>(i);
     return undone;
   }
 
@@ -243,9 +239,12 @@ class Together {
   }
 
   template <class First>
-  ByRow<T, First> by_row(int i) const {
-    return ByRow<T, First>(src_ + i, size(i), K_, s_.next.from(i), s_.stream ? nullptr : dst_ + i,
-                           s_.squares ? s_.squares + i : nullptr, masks(i), s_.rows, s_.stride);
+  unsigned one_by_row(int i) {
+    return with_length<T, !std::is_same_v<First, Copied<T>>>(K_, [&](auto length) {
+      return one(ByRow<T, First, decltype(length)>(src_ + i, size(i), K_, length, s_.next.from(i), s_.stream ? nullptr : dst_ + i,
+                                                   s_.squares ? s_.squares + i : nullptr, masks(i), s_.rows, s_.stride,
+                                                   s_.kept ? s_.kept + i : nullptr), i);
+    });
   }
 
   const uint8_t* const* masks(int i) const { return s_.masks ? s_.masks + i : nullptr; }
@@ -304,7 +303,11 @@ class Together {
   unsigned write(G& group, int i) {
     double* const threshold = threshold_ ? threshold_ + i : nullptr;
     const unsigned rows = (1u << size(i)) - 1;
-    if (s_.stream && K_ % W == 0 && all_aligned(dst_ + i, size(i))) return group.template write<true>(rows, dst_ + i, threshold) << i;
+    if (s_.stream && K_ % W == 0 && all_aligned(dst_ + i, size(i))) {
+      const unsigned left = group.template write<true>(rows, dst_ + i, threshold);
+      if (s_.kept) s_.has_words |= (rows & ~left) << i;
+      return left << i;
+    }
     return group.template write<false>(rows, dst_ + i, threshold) << i;
   }
 
@@ -363,7 +366,11 @@ inline void project_group(const ProjectJob& job, double* r, const T** src, int n
     if (s.masks) x = slot;
     if (r[i] == 0 && (K < kBlockedFrom ? project_top(x, K, dst[i], threshold[i]) : project_top_long(x, K, dst[i], s, threshold[i])))
       continue;
-    if (K > kGroupLimit<T> && project_direct(x, K, r[i], dst[i], s, threshold[i], behind ? &all : nullptr)) continue;
+    uint32_t* const words = s.kept && K > kGroupLimit<T> ? s.kept[i] : nullptr;
+    if (K > kGroupLimit<T> && project_direct(x, K, r[i], dst[i], s, threshold[i], behind ? &all : nullptr, words)) {
+      s.has_words |= unsigned(words != nullptr) << i;
+      continue;
+    }
     if (x != slot) std::copy_n(x, K, slot);
     project_any(slot, K, r[i], dst[i], s, threshold[i]);
   }
@@ -467,11 +474,13 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const bool behind = read && job.mask, alone = behind && K > kGroupLimit<T>;  // such rows may have to be copied, one by one
   const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
   // Radii are found before a group asks for the rows of the next one, and of long rows while they are in the second cache.
-  const int found = K > kSoonLimit ? 1 : K > kLaneLimit ? kWidth<T> : kGroup;
+  const int found = K > (foresees ? kSoonLimit : kGroupLimit<T>) ? 1 : K > kLaneLimit ? kWidth<T> : kGroup;
   const int group = read && write && !alone ? (rule ? found : kGroup) : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
   const Workspace<T> workspace(K, !read || !write ? group : behind && kCopiesMasked && !alone ? kWidth<T> : 1);
   Scratch<T> s = workspace.view();
-  s.stream = write && !job.words && job.written_past(2);  // the words are read off what was written
+  // Words are made of what is written past the caches while it is, and read off other results: those of masked and transposed rows.
+  const bool keeps = job.words && K > kLaneLimit && !job.mask;
+  s.stream = write && (!job.words || keeps) && job.written_past(2);
   s.hidden = job.mask && !read;
   LaneRadii<T> radii;
   double r[kGroup], threshold[kGroup];
@@ -482,8 +491,10 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const bool in_lanes = sizeof(T) == 4 && read && K <= kLaneLimit && job.rule != Rule::given;
   const bool by_sum = job.rule != Rule::given && read && write && K > kSoonLimit && !job.mask;
   const uint8_t* masks[kGroup];
+  uint32_t* kept[kGroup];
   T* dst[kGroup];
   if (behind) s.masks = masks;
+  if (keeps && s.stream) s.kept = kept;
   const int first = int(std::min<int64_t>(group, end - begin));
   find_rows<const T>(job, x, job.xs, begin, first, read, s.rows, s.stride, src);
   find_rows(job, p, job.ps, begin, first, write, s.rows, s.stride, dst);
@@ -494,6 +505,8 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
       next_rows(job, p, job.ps, row, n, group, write, dst);
     }
     if (behind) find_masks(job, row, n, masks);
+    for (int i = 0; s.kept && i < n; ++i) kept[i] = job.words + (row + i) * words_of(job.K);
+    s.has_words = 0;
     if (!read) job.mask ? load_masked(job, x, job.xs, row, n, s) : load_rows(job, x, job.xs, row, n, s);
     if (job.mask && (!read || alone) && std::is_same_v<S, T> && job.inner == 1)
       s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
@@ -506,7 +519,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
       for (int i = 0; i < n; ++i)
         job.support[row + i] = std::count_if(dst[i], dst[i] + job.K, [](T v) { return v > 0; });
     for (int i = 0; job.words && i < n; ++i) {
-      find_support(dst[i], job.K, job.words + (row + i) * words_of(job.K));
+      if (!(s.has_words >> i & 1)) find_support(dst[i], job.K, job.words + (row + i) * words_of(job.K));
       if (std::isnan(dst[i][0])) job.broken->store(true);
     }
     if (job.threshold) std::copy_n(threshold, n, job.threshold + row);
@@ -598,9 +611,53 @@ inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, 
   }
 }
 
+// The same of one row in storage: widened and narrowed part by part, in the first cache, and only where it has support. `v` may be `g`.
+template <class S>
+inline void vjp_chosen_stored(const uint32_t* words, const S* v, int64_t K, float scale, S* g) {
+  constexpr int64_t part = 512;
+  alignas(kVectorBytes) float wide[part + kWidth<float>];
+  Total<float> total;
+  const auto each = [=](auto&& f) {
+    for (int64_t at = 0; at < K; at += part) {
+      const uint32_t* const in = words + at / 32;
+      const int64_t n = std::min(part, K - at);
+      f(at, n, in, std::any_of(in, in + words_of(n), [](uint32_t word) { return word != 0; }));
+    }
+  };
+  each([&](int64_t at, int64_t n, const uint32_t* in, bool some) {
+    if (!some) return;
+    Vec<float> sum{};
+    widen_row(v + at, n, wide);
+    each_chosen<float, false, false>(in, n, [&](int64_t j, Mask<float> on, auto get, auto) { add_where<float>(on, get(wide + j), sum); },
+                                     [](int64_t) {});
+    total.add(lanes_sum(sum));
+  });
+  const int64_t size = support_size(words, K);
+  const float mean = size ? float(total.value() / double(size)) : 0.0f;
+  each([&](int64_t at, int64_t n, const uint32_t* in, bool some) {
+    if (!some) return void(std::fill_n(g + at, n, S{}));
+    if (K > part) widen_row(v + at, n, wide);  // else it still is
+    write_chosen<false, false>(in, wide, n, mean, scale, wide, 0);
+    narrow_row<false>(wide, n, g + at);
+  });
+}
+
+// Rows in storage, one after the other.
+template <class S>
+inline void vjp_stored_rows(const VjpJob& job, int64_t begin, int64_t end) {
+  const S* const v = static_cast<const S*>(job.v);
+  S* const grad = static_cast<S*>(job.grad_x);
+  for (int64_t row = begin; row < end; ++row) {
+    const int64_t at = offset(job, job.strides, row);
+    vjp_chosen_stored(job.words + row * words_of(job.K), v + at, job.K, vjp_scale<float>(job.radius_of(row)), grad + at);
+  }
+}
+
 template <class S>
 inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
+  if constexpr (sizeof(S) == 2)
+    if (job.words && job.strides.entry == 1) return vjp_stored_rows<S>(job, begin, end);
   constexpr int most = std::max(kLineRows / 2, kWidth<T>);
   const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
   S* grad = static_cast<S*>(job.grad_x);
@@ -610,7 +667,7 @@ inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   const int half = direct ? most : std::min(few, rows_together<T>(job.K, job.strides.entry));
   const Workspace<T> workspace(job.K, direct ? 0 : 2 * half);
   Scratch<T> s = workspace.view();
-  s.stream = direct && job.written_past(3);
+  s.stream = direct && job.written_past(job.words ? 2 : 3);
   s.asks = 3 * job.bytes() >= (job.K <= kHeldVectors * kWidth<T> ? kAskHeldFrom : kAskFrom);
   Scratch<T> upper = s;
   upper.rows += direct ? 0 : half * s.stride;

@@ -442,20 +442,6 @@ inline void add_negative(Vec<T> d, Vec<T>& sum, Mask<T>& n) {
   count_where<T>(on, n);
 }
 
-// The same of the lanes that are open.
-template <class T>
-inline void add_negative(Open<T> open, Vec<T> d, Vec<T>& sum, Mask<T>& n) {
-#if defined(__AVX512F__)
-  Open<T> on;  // compared under the mask, which is then waited for last
-  const Vec<T> zero{};
-  if constexpr (sizeof(T) == 4) on = _mm512_mask_cmp_ps_mask(open, (__m512)zero, (__m512)d, _CMP_GT_OQ);
-  else on = _mm512_mask_cmp_pd_mask(open, (__m512d)zero, (__m512d)d, _CMP_GT_OQ);
-  sum = select<T>(on, sum + d, sum), count_where<T>(on, n);
-#else
-  add_negative<T>(keep<T>(open, d), sum, n);
-#endif
-}
-
 // One bit per lane. `lane_bits<T>` names the element type; Mask<float> and Mask<double> may coincide in size.
 template <class T>
 inline unsigned lane_bits(Mask<T> mask) {
@@ -496,6 +482,33 @@ inline Open<T> open_above(Vec<T> a, Vec<T> b) {
   return Open<T>(bits_above<T>(a, b));
 #else
   return a > b;
+#endif
+}
+
+#if defined(__AVX512F__)
+// The same of the lanes that are open. (Compared under the mask, which is then waited for last.)
+template <class T>
+inline Open<T> open_above(Open<T> open, Vec<T> a, Vec<T> b) {
+  if constexpr (sizeof(T) == 4) return _mm512_mask_cmp_ps_mask(open, (__m512)a, (__m512)b, _CMP_GT_OQ);
+  else return _mm512_mask_cmp_pd_mask(open, (__m512d)a, (__m512d)b, _CMP_GT_OQ);
+}
+
+// The lanes where a != b or either is NaN.
+template <class T>
+inline Open<T> open_other(Vec<T> a, Vec<T> b) {
+  if constexpr (sizeof(T) == 4) return _mm512_cmp_ps_mask((__m512)a, (__m512)b, _CMP_NEQ_UQ);
+  else return _mm512_cmp_pd_mask((__m512d)a, (__m512d)b, _CMP_NEQ_UQ);
+}
+#endif
+
+// Adds what is negative of `d` in the lanes that are open, and counts it downwards.
+template <class T>
+inline void add_negative(Open<T> open, Vec<T> d, Vec<T>& sum, Mask<T>& n) {
+#if defined(__AVX512F__)
+  const Open<T> on = open_above<T>(open, Vec<T>{}, d);
+  sum = select<T>(on, sum + d, sum), count_where<T>(on, n);
+#else
+  add_negative<T>(keep<T>(open, d), sum, n);
 #endif
 }
 

@@ -28,12 +28,20 @@ template <class T>
 inline constexpr int kStep = kUnroll * kWidth<T>;  // entries a loop turn handles
 template <class T>
 inline constexpr int kLine = 64 / int(sizeof(T));  // entries of a cache line
+inline constexpr int64_t kLaneLimit = 64;          // longest row that is transposed: see docs/decisions/0003
 inline constexpr int64_t kFold = 16;               // turns after which a partial sum joins the total
+// Longest row that shares a group: its partial sums, in four chains, need no folding.
+template <class T>
+inline constexpr int64_t kGroupLimit = kFold * kStep<T>;
 // Turns, and entries, after which the four chains of a sum are joined. Longer chains round so often that rows of equal entries,
 // whose errors all have one sign, miss their sum by more than two units in the last place.
 inline constexpr int64_t kSpanTurns = 4;
 template <class T>
 inline constexpr int64_t kSpan = kSpanTurns * kStep<T>;
+
+// How far on, in entries, the first pass over a long row asks for what stands there, where the processor does not foresee it.
+template <class T>
+inline constexpr int64_t kLookAhead = 8192 / sizeof(T);
 
 // load() of whole vectors, load_part() of the last one: f(from, load, store).
 template <class T, bool stream = false, class F>
@@ -114,14 +122,41 @@ struct Copied {
   bool operator!=(const Copied& other) const { return x != other.x; }
 };
 
+// Does a place stand behind a mask that is asked for whenever it is read?
+template <class P>
+inline constexpr bool kBehind = false;
+template <class T>
+inline constexpr bool kBehind<Behind<T>> = true;
+
+// Does the first look at a place ask a mask?
+template <class P>
+inline constexpr bool kHides = kBehind<P>;
+template <class T>
+inline constexpr bool kHides<Copied<T>> = true;
+template <class T>
+inline constexpr bool kHides<Glance<T>> = true;
+
 template <class T>
 using Masked = std::conditional_t<kCopiesMasked, Copied<T>, Behind<T>>;
+
+// Asks for a step so far on, and for its mask.
+template <class T>
+inline void ask_for_step(const T* x) {
+  for (int j = 0; j < kStep<T>; j += kLine<T>) prefetch(x + j + kLookAhead<T>);
+}
+template <template <class> class Place, class T>
+inline void ask_for_step(const Place<T>& at) {
+  ask_for_step(at.x);
+  if constexpr (kHides<Place<T>>) prefetch(at.mask + kLookAhead<T>);
+}
 
 // Where a place is in memory, and asks for what stands there.
 template <class T>
 inline const T* memory_at(const T* x) { return x; }
 template <class T>
 inline const T* memory_at(Squared<T> at) { return at.x; }
+template <class T>
+inline const T* memory_at(Behind<T> at) { return at.x; }
 template <class T>
 inline void ask_at(const T* x) { prefetch_far(x); }
 template <class T>
@@ -154,6 +189,14 @@ inline Vec<T> kept_at(Squared<T>, Vec<T> made) { return made; }
 template <class T>
 inline Vec<T> kept_at(Behind<T> at, Vec<T> made) { return keep<T>(open_lanes<T>(at.mask), made); }
 
+// One of them, with -inf where the mask does not let it be chosen.
+template <class T>
+inline T entry_at(const T* x) { return *x; }
+template <class T>
+inline T entry_at(Squared<T> at) { return *at.x * *at.x; }
+template <class T>
+inline T entry_at(Behind<T> at) { return *at.mask ? *at.x : -kInf<T>; }
+
 // Those of an incomplete step: as they are read, and with -inf where the mask does not let them be chosen.
 template <class T>
 inline void take_some(const T* x, int64_t n, T* to) { std::copy_n(x, n, to); }
@@ -169,10 +212,10 @@ inline void take_some(Behind<T> at, int64_t n, T* to) {
 template <class T, class Place = const T*>
 struct Row {
   Place x;
-  int64_t full, steps;
+  int64_t length, full, steps;
   T tail[kStep<T>];
 
-  Row(Place data, int64_t n) : x(data), full(n / kStep<T>), steps(full) {
+  Row(Place data, int64_t n) : x(data), length(n), full(n / kStep<T>), steps(full) {
     const int64_t left = n - full * kStep<T>;
     if (left == 0) return;
     std::fill_n(tail, kStep<T>, -kInf<T>);
@@ -313,6 +356,7 @@ struct Cut {
   double sum;     // excess over tau of the entries counted
   int64_t count;
   bool sure = true;  // else the set may be wrong: it is if there are not `count` probabilities
+  int few = 0;       // how many entries pick_few() has found that may have one, unless 0
 
   RowRecipe<T> recipe(double r) const {
     return {tau, T(rest), -T(kRounding<T> * r / double(count)), T(-1 / r), rest < 0 ? -kInf<T> : tau};
@@ -389,6 +433,9 @@ inline Cut<T> climb(const Row<T, Place>& row, const Cut<T>& from, T low, double 
 }
 
 inline constexpr int64_t kSoonLimit = 8192;  // longest row that is asked for in advance: the hardware foresees longer ones better
+
+// The longest row whose successor is asked for in its later passes: none where the first one asks.
+inline int64_t soon_limit() { return foresees ? kSoonLimit : 0; }
 
 // Two passes from a guess, the second where it leads when corrected by the curvature that normal scores would have there, or an
 // exponential tail if that is less. The set it gives is right for more than nine rows in ten: a cut that is not sure shows when
@@ -522,15 +569,18 @@ inline void survey(Place x, int64_t steps, int64_t R, T* maxima, Survey<T>& all)
   constexpr int W = kWidth<T>;
   Vec<T> top = all.top, sum = all.sum, squares = all.squares;
   Mask<T> n = all.open;
+  const bool asks = !foresees;
   while (steps > 0) {
     const int64_t turns = std::min(steps, R);
     steps -= turns;
     Vec<T> m0 = splat(-kInf<T>), m1 = m0, s0{}, s1{}, q0{}, q1{};
-    for (const Place end = x + turns * kStep<T>; x != end; x += kStep<T>)
+    for (const Place end = x + turns * kStep<T>; x != end; x += kStep<T>) {
+      if (asks) ask_for_step(x);
       for (int j = 0; j < kStep<T>; j += 2 * W) {
         look_at_vector<hidden>(x + j, m0, s0, q0, n);
         look_at_vector<hidden>(x + (j + W), m1, s1, q1, n);
       }
+    }
     m0 = vmax(m0, m1);
     if (maxima) store(maxima, m0), maxima += W;
     top = vmax(m0, top), sum += s0 + s1, squares += q0 + q1;
@@ -612,11 +662,18 @@ struct Made {
 };
 
 template <class T>
+inline const T* memory_at(const Made<T>& at) { return at.x; }
+template <class T>
 inline Vec<T> scores_at(const Made<T>& at) { return at.made.template of<true>(load(at.x)); }
 template <class T>
 inline Vec<T> chosen_at(const Made<T>& at) { return scores_at(at); }
 template <class T>
 inline Vec<T> kept_at(const Made<T>&, Vec<T> made) { return made; }
+template <class T>
+inline T entry_at(const Made<T>& at) {
+  const T a = *at.x * at.made.unit;
+  return (a - at.made.most) * (a + at.made.most);
+}
 template <class T>
 inline void ask_at(const Made<T>& at) { prefetch_far(at.x); }
 template <class T>
@@ -644,6 +701,7 @@ inline void take_some(Sized<T> at, int64_t n, T* to) { std::transform(at.x, at.x
 // A place in such a row, which the first look at it makes.
 template <class T, bool open>
 struct Making {
+  static constexpr bool kOpen = open;
   const T* x;
   T* slot;
   Squaring<T> made;
@@ -655,6 +713,13 @@ struct Making {
   bool operator!=(const Making& other) const { return x != other.x; }
 };
 
+template <class P>
+inline constexpr bool kMade = false;
+template <class T, bool open>
+inline constexpr bool kMade<Making<T, open>> = true;
+
+template <class T, bool open>
+inline const T* memory_at(const Making<T, open>& at) { return at.x; }
 template <class T, bool open>
 inline Vec<T> chosen_at(const Making<T, open>& at) {
   const Vec<T> v = at.made.template of<open>(load(at.x));
@@ -668,6 +733,9 @@ inline void look_at_vector(Making<T, open> at, Vec<T>& top, Vec<T>& sum, Vec<T>&
   top = vmax(v, top), add_moments<hidden, T>(v, sum, squares, n);
 }
 
+// Fewer entries than that are kept with their places.
+inline constexpr int kFew = 64;
+
 template <class T>
 struct Scratch {
   T* maxima = nullptr;  // a vector for each block
@@ -675,7 +743,7 @@ struct Scratch {
   T* lanes = nullptr;   // small K only: K x W
   T* rows = nullptr;    // `slots` rows of `stride` entries
   int slots = 0;
-  int32_t* touched = nullptr;  // parts of a row with support; the same memory as
+  int32_t* touched = nullptr;  // parts of a row with support, or the places of kFew entries; the same memory as
   uint32_t* words = nullptr;   // its support as bits
   int64_t stride = 0;
   bool stream = false;  // the output is larger than the caches: write past them
@@ -683,6 +751,8 @@ struct Scratch {
   const uint8_t* const* masks = nullptr;  // of the rows at hand, which are read behind them; null: there are none
   mutable bool hidden = false;  // were there -inf in the rows before? A wrong guess costs a second look, and no bit
   mutable bool copies = false;  // did many entries matter of the row behind a mask that came before? Such a guess as `hidden`
+  uint32_t* const* kept = nullptr;  // where the support of the rows at hand is kept as bits; null: nowhere
+  mutable unsigned has_words = 0;   // the rows of which that was done while they were written, one bit each
   Next<T> next;
   const Squaring<T>* squares = nullptr;  // rows that are still to be made, of squares, in their slots: the first look does
   const double* sums = nullptr;  // of rows without negative entries, of which the radius is the larger part; null: not known
@@ -706,6 +776,28 @@ inline int64_t pick(const Row<T, Place>& row, const T* maxima, T bound, T* out) 
   const int64_t end = (n + kStep<T> - 1) / kStep<T> * kStep<T>;
   for (int64_t i = n; i < end; i += kWidth<T>) store(out + i, splat(-kInf<T>));
   return end;
+}
+
+// pick() of few entries, with their places: a lane of a block's maxima says which sixteen of its entries to look at, one by one,
+// for branches on them would be guesses. Returns their number without the filling; 0 where they may be too many.
+template <class T, class Place>
+inline int pick_few(const Row<T, Place>& row, const T* maxima, T bound, T* out, int32_t* at) {
+  constexpr int W = kWidth<T>, turns = kBlock * kUnroll;
+  int n = 0;
+  const auto look = [&](int64_t place, T v) { out[n] = v, at[n] = int32_t(place), n += v > bound; };
+  for (int64_t from = 0; from < row.steps; from += kBlock, maxima += W) {
+    for (unsigned lanes = bits_above<T>(load(maxima), splat(bound)); lanes; lanes &= lanes - 1) {
+      if (n + turns > kFew) return 0;
+      const int64_t first = from * kStep<T> + __builtin_ctz(lanes), whole = row.full * kStep<T>;
+      if (from + kBlock <= row.full) {
+        for (int j = 0; j < turns; ++j) look(first + j * W, entry_at(row.x + (first + j * W)));
+        continue;
+      }
+      for (int64_t k = first; k < row.steps * kStep<T>; k += W) look(k, k < whole ? entry_at(row.x + k) : row.tail[k - whole]);
+    }
+  }
+  for (int i = n; i < (n + kStep<T> - 1) / kStep<T> * kStep<T>; ++i) out[i] = -kInf<T>;
+  return n;
 }
 
 // Writes the probabilities of `steps` steps: what lies above the threshold by more than the rounding error has one, others 0. Takes
@@ -742,15 +834,32 @@ inline void fill_words(uint32_t* words, int64_t K, int64_t from, uint64_t in) {
   for (int64_t i = from / 8; i < end; ++i, in >>= 8) bits[i] = char(in);
 }
 
+// Blocks of a row, those without an entry above the threshold by its `maxima` zeroed and not read; with `kept` their support goes to
+// `bits`, and what comes after it is returned.
+template <bool stream, bool kept, class How, class Place, class T>
+inline char* write_blocks(Place x, int64_t blocks, const T* maxima, const RowRecipe<T>& made, T* p, Mask<T>& count,
+                          [[maybe_unused]] char* bits) {
+  constexpr int64_t block = kBlock * kStep<T>, near = kAskAhead / sizeof(T);
+  const Vec<T> bound = splat(made.bound);
+  for (const Place end = x + blocks * block; x != end; x += block, p += block, maxima += kWidth<T>) {
+    const bool some = bits_above<T>(load(maxima), bound);
+    if (some) write_steps<stream, true, How, kept>(x, kBlock, made, p, count, near, bits);
+    else write_zeros<stream>(p, block);
+    if (kept && !some) std::memset(bits, 0, block / 8);
+    if (kept) bits += block / 8;
+  }
+  return bits;
+}
+
 // The whole row; with `maxima`, blocks without an entry above tau are zeroed and not read. Returns the number of entries that
-// are not 0. Without maxima the support goes to `words` unless null: see support.hpp.
+// are not 0. The support goes to `words` unless null: see support.hpp.
 template <bool stream, class T, class Place = const T*, class C = Cut<T>>
 inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, const C& cut, double r, T* p,
                          uint32_t* words = nullptr) {
   using How = typename C::How;
   constexpr int64_t kNear = kAskAhead / sizeof(T);
   const RowRecipe<T> made = cut.recipe(r);
-  Place x = row.x;
+  const Place x = row.x;
   Mask<T> count{};
   char* const bits = reinterpret_cast<char*>(words);
   if (!maxima && words) {
@@ -758,16 +867,14 @@ inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, c
   } else if (!maxima) {
     write_steps<stream, true, How>(x, row.full, made, p, count, K > kSoonLimit ? kNear : K);
   } else {
-    constexpr int64_t block = kBlock * kStep<T>;
-    const int64_t next = !stream && !past_caches && K <= kSoonLimit ? K : 0;
-    const Vec<T> bound = splat(made.bound);
-    T* out = p;
-    for (const Place end = x + row.full / kBlock * block; x != end; x += block, out += block, maxima += kWidth<T>) {
-      for (int64_t j = 0; next && j < block; j += kLine<T>) ask_at(x + (j + next));
-      if (bits_above<T>(load(maxima), bound)) write_steps<stream, true, How>(x, kBlock, made, out, count, kNear);
-      else write_zeros<stream>(out, block);
+    const int64_t blocks = row.full / kBlock, whole = blocks * kBlock * kStep<T>, rest = row.full % kBlock;
+    if (words) {
+      char* const next = write_blocks<stream, true, How>(x, blocks, maxima, made, p, count, bits);
+      write_steps<stream, false, How, true>(x + whole, rest, made, p + whole, count, 0, next);
+    } else {
+      write_blocks<stream, false, How>(x, blocks, maxima, made, p, count, bits);
+      write_steps<stream, false, How>(x + whole, rest, made, p + whole, count);
     }
-    write_steps<stream, false, How>(x, row.full % kBlock, made, out, count);
   }
   if (row.steps > row.full) {
     T last[kStep<T>];
@@ -779,6 +886,23 @@ inline int64_t write_row(const Row<T, Place>& row, int64_t K, const T* maxima, c
     fill_words(words, K, K, 0);
   }
   return -lanes_sum(count);
+}
+
+// The same of a row of which pick_few() has found `values` and their places; `p` may be where the row stands.
+template <class T, class C>
+inline void write_few(int64_t K, const T* values, const int32_t* at, const C& cut, double r, T* p) {
+  constexpr int W = kWidth<T>;
+  using How = typename C::How;
+  const RowRecipe<T> made = cut.recipe(r);
+  const int64_t whole = K / W * W;
+  alignas(kVectorBytes) T shares[kFew];
+  for (int i = 0; i < cut.few; i += W) {
+    const Vec<T> d = How::below(splat(made.tau), load(values + i), splat(made.rest));
+    store(shares + i, keep<T>(d < splat(made.error), How::share(d, splat(made.scale))));
+  }
+  write_zeros<false>(p, whole);
+  std::fill(p + whole, p + K, T(0));
+  for (int i = 0; i < cut.few; ++i) p[at[i]] = shares[i];
 }
 
 // Radii between which arithmetic in T neither overflows nor loses digits to underflow.
@@ -807,10 +931,18 @@ inline T bound_of_tops(Vec<T> tops, T top, T low, T r) {
   return std::max(low, add_down(top, step - 16 * double(std::numeric_limits<T>::epsilon()) * double(r)));
 }
 
+// Asks for the beginning of the next row before the threshold of a long one is sought, where results go through the caches: nothing
+// else would be on its way meanwhile. More of it would take the places of what this row writes.
+template <class T, class Place>
+inline void ask_for_beginning(const Row<T, Place>& row, int64_t ahead, const Scratch<T>& s) {
+  constexpr int64_t some = 4096 / sizeof(T);
+  if (!s.stream && !past_caches && row.length <= kSoonLimit) each_line(memory_at(row.x) + ahead, some, 0, 1, prefetch_far);
+}
+
 // The cut of a row few of whose entries matter; false where they are many. A subset of the entries, the largest in each lane or their
 // blocks' maxima, bounds tau from below; the blocks above that bound then hold all that matters.
 template <class T, class Place>
-inline bool find_sparse(const Row<T, Place>& row, const T* maxima, Vec<T> tops, T top, double r, T* picked, Cut<T>& cut) {
+inline bool find_sparse(const Row<T, Place>& row, const T* maxima, Vec<T> tops, T top, double r, const Scratch<T>& s, Cut<T>& cut) {
   const int64_t blocks = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
   const T low = add_down(top, -r);
   T bound = bound_of_tops(tops, top, low, T(r));
@@ -819,7 +951,11 @@ inline bool find_sparse(const Row<T, Place>& row, const T* maxima, Vec<T> tops, 
     if (!(of_maxima.count > 0 && of_maxima.count * 4 <= blocks)) return false;
     bound = of_maxima.tau;
   }
-  cut = newton(Row<T>(picked, pick(row, maxima, bound, picked)), bound, bound, r);
+  const int few = pick_few(row, maxima, bound, s.picked, s.touched);
+  const int64_t picked = few ? (few + kStep<T> - 1) / kStep<T> * kStep<T> : pick(row, maxima, bound, s.picked);
+  cut = newton(Row<T>(s.picked, picked), bound, bound, r);
+  // A rest below 0 would give entries of the threshold's own grid a probability, which need not be among them.
+  cut.few = cut.rest < 0 ? 0 : few;
   return true;
 }
 
@@ -828,17 +964,20 @@ inline constexpr double kSparse = 0.0025;
 
 // `open` is the number of entries that the survey's sums are of; 0: all of them.
 template <class T>
-inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Survey<T>& all, double r, T* picked,
+inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Survey<T>& all, double r, const Scratch<T>& s,
                        bool drafted = false, double open = 0, int64_t ahead = 0) {
   const double n = open > 0 ? open : double(K);
   const T top = lanes_max(all.top), low = add_down(top, -r);
   const double mean = lanes_sum(all.sum) / n, square = lanes_sum(all.squares) / n, spread = std::sqrt(square - mean * mean);
   Cut<T> cut;
   const bool sparse = low > mean || r < kSparse * n * spread;
-  if (maxima && sparse && find_sparse(row, maxima, all.top, top, r, picked, cut)) return cut;
+  if (maxima && sparse) {
+    if (ahead) ask_for_beginning(row, ahead, s);
+    if (find_sparse(row, maxima, all.top, top, r, s, cut)) return cut;
+  }
   const T start = guess<T>(splat(T(mean)), splat(T(spread)), splat(T(r / (n * spread))))[0];
   if (!(start > low && start < top)) return newton(row, low, low, r);
-  return drafted ? draft(row, start, low, r, mean, spread * spread, K <= kSoonLimit ? ahead : 0) : newton(row, start, low, r);
+  return drafted ? draft(row, start, low, r, mean, spread * spread, K <= soon_limit() ? ahead : 0) : newton(row, start, low, r);
 }
 
 // What a row is divided by, given its cut; NaN where entries far from 0 stand beside a small radius: tau's grid is too coarse, and
@@ -846,7 +985,7 @@ inline Cut<T> find_cut(const Row<T>& row, int64_t K, const T* maxima, const Surv
 template <class T>
 inline double settle(Cut<T>& cut, T top, double r, double& threshold) {
   threshold = double(cut.tau) + cut.rest;
-  if (cut.count == 1 && cut.sum > 2 * r && cut.sum < kInf<double>) {  // the next lower number is more than r away: the largest entry is alone
+  if (cut.count == 1 && cut.sum > 2 * r && cut.sum < kInf<double>) {  // the next lower number is more than r away: the top is alone
     threshold = double(top) - r;
     cut.rest = 0;
     return cut.sum;
@@ -859,9 +998,11 @@ template <class T, class Place>
 inline bool write_sparse(const Row<T, Place>& row, int64_t K, Vec<T> tops, T top, double r, T* p, const Scratch<T>& s,
                          double& threshold) {
   Cut<T> cut;
-  if (!find_sparse(row, s.maxima, tops, top, r, s.picked, cut)) return false;
+  ask_for_beginning(row, K, s);
+  if (!find_sparse(row, s.maxima, tops, top, r, s, cut)) return false;
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
+  if (cut.few && !s.stream) return write_few(K, s.picked, s.touched, cut, scale, p), true;
   const auto write = s.stream && aligned(p) ? write_row<true, T, Place> : write_row<false, T, Place>;
   write(row, K, s.maxima, cut, scale, p, nullptr);
   return true;
@@ -911,6 +1052,7 @@ inline bool write_cut(const Row<T, Place>& row, int64_t K, const T* maxima, Cut<
                       const Scratch<T>& s, double& threshold, uint32_t* words = nullptr) {
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
+  if (cut.few && !s.stream && !words) return write_few(K, s.picked, s.touched, cut, scale, p), true;
   const bool late = !cut.sure && memory_at(row.x) == p;  // the entries may be needed once more, so they are not written over yet
   const auto write = s.stream && aligned(p) && !late ? write_row<true, T, Place> : write_row<false, T, Place>;
   T* const out = late ? s.picked : p;
@@ -926,10 +1068,10 @@ inline bool write_cut(const Row<T, Place>& row, int64_t K, const T* maxima, Cut<
 }
 
 // False where the row needs project_any: NaN, +inf, nothing to choose, a radius or entries out of proportion. `seen` is the survey of
-// a row that has been looked at, whose blocks' maxima stand in their place.
+// a row that has been looked at, whose blocks' maxima stand in their place. The support goes to `words` unless null.
 template <class T>
 inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<T>& s, double& threshold,
-                           const Survey<T>* seen = nullptr) {
+                           const Survey<T>* seen = nullptr, uint32_t* words = nullptr) {
   if (!plain_radius<T>(r)) return false;
   const Row<T> row(x, K);
   T* maxima = K < kBlockedFrom ? nullptr : s.maxima;
@@ -938,8 +1080,8 @@ inline bool project_direct(const T* x, int64_t K, double r, T* p, const Scratch<
   const T top = lanes_max(all.top);
   if (!(std::fabs(top) < kInf<T>) || std::isnan(lanes_sum(all.sum))) return false;
   const int64_t ahead = s.next.ahead(x, 0, K);
-  Cut<T> cut = find_cut(row, K, maxima, all, r, s.picked, true, open, ahead);
-  return write_cut(row, K, maxima, cut, top, r, p, s, threshold);
+  Cut<T> cut = find_cut(row, K, maxima, all, r, s, true, open, ahead);
+  return write_cut(row, K, maxima, cut, top, r, p, s, threshold, words);
 }
 
 // A row without negative entries, whose radius is the larger part of their sum; false where it needs project_any. Its support goes
@@ -950,7 +1092,7 @@ inline bool project_share(Place x, int64_t K, const Known<T>& all, double r, T* 
   if (!plain_radius<T>(r)) return false;
   const Row<T, Place> row(x, K);
   // The largest entry is not known, but that it is not negative.
-  Cut<T> cut = draft_share(row, double(K), all, add_down(T(0), -r), r, K <= kSoonLimit ? K : 0);
+  Cut<T> cut = draft_share(row, double(K), all, add_down(T(0), -r), r, K <= soon_limit() ? K : 0);
   return write_cut(row, K, static_cast<const T*>(nullptr), cut, T(0), r, p, s, threshold, words);
 }
 
@@ -1108,21 +1250,23 @@ inline T fold_halves(const void* from) {
 }
 
 // Sixteen sums of a row on every instruction set: a mean has the same bits on all of them. As many vectors as they need, each a
-// variable of its own: wider ones than the machine's would be kept in memory. Hidden entries are left out and counted, unless
-// there are none (`open`): then -inf shows in the sum. With `low` the least entry is found too.
+// variable of its own: wider ones than the machine's would be kept in memory. Rows of floats that are too long to be transposed have
+// them twice, so that an addition need not wait for the one before. Hidden entries are left out and counted, unless there are none
+// (`open`): then -inf shows in the sum. With `low` the least entry is found too.
 template <bool open, bool low = false, class T>
 inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count, [[maybe_unused]] T* least = nullptr) {
   constexpr int lanes = 16, W = kWidth<T>, D = kWidth<double>, parts = lanes / D;
   typedef T Part __attribute__((vector_size(D * sizeof(T))));
   typedef std::conditional_t<sizeof(T) == 4, int32_t, int64_t> Word;
   typedef Word Words __attribute__((vector_size(D * sizeof(T))));
-  Vec<double> sums[parts] = {};
+  Vec<double> sums[parts] = {}, more[parts] = {};
   [[maybe_unused]] Vec<double> lost[parts] = {};
   [[maybe_unused]] Words closed[parts] = {};
   [[maybe_unused]] Part lows[parts];
   for (int j = 0; low && j < parts; ++j) lows[j] = kInf<T> - Part{};
   const int left = int(K % lanes);
-  const auto add = [&](const T* entries) {
+  const bool asks = !foresees && K > kGroupLimit<T>;
+  const auto add = [&](const T* entries, Vec<double>* sums) {
     for (int j = 0; j < parts; ++j) {
       Part v;
       std::memcpy(&v, entries + j * D, sizeof v);
@@ -1140,7 +1284,18 @@ inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count, [[m
       }
     }
   };
-  for (const T* const end = x + (K - left); x != end; x += lanes) add(x);
+  const T* const end = x + (K - left);
+  if (sizeof(T) == 4 && K > kLaneLimit) {
+    for (; end - x >= 2 * lanes; x += 2 * lanes) {
+      if (asks) prefetch(x + kLookAhead<T>), prefetch(x + lanes + kLookAhead<T>);
+      add(x, sums), add(x + lanes, more);
+    }
+    for (int j = 0; j < parts; ++j) sums[j] += more[j];
+  }
+  for (; x != end; x += lanes) {
+    if (asks) prefetch(x + kLookAhead<T>);
+    add(x, sums);
+  }
   if constexpr (low) {  // before the last entries are filled up
     *least = kInf<T>;
     for (int j = 0; j < lanes; ++j) *least = std::min(*least, T(lows[j / D][j % D]));
@@ -1152,7 +1307,7 @@ inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count, [[m
       const auto part = [=] { return open ? load_part(x + j, left - j) : load_closed(x + j, left - j); };
       store(last + j, left >= j + W ? load(x + j) : left > j ? part() : splat(open ? T(0) : -kInf<T>));
     }
-    add(last);
+    add(last, sums);
   }
   if constexpr (!open) count = double(K + int64_t(fold_halves<lanes, Word>(closed)) + (left ? lanes - left : 0));
   if constexpr (sizeof(T) == 4) return fold_halves<lanes, double>(sums);

@@ -85,18 +85,20 @@ inline int64_t each_part(int64_t n, F&& f) {
 #if defined(__AVX512F__)
 typedef uint16_t Halves16 __attribute__((vector_size(32)));
 typedef uint32_t Words16 __attribute__((vector_size(64)));
+
+inline Vec<float> widen16(const Half* x) { return (Vec<float>)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)x)); }
+inline Vec<float> widen16(const Bfloat* x) {
+  Halves16 h;
+  std::memcpy(&h, x, sizeof h);
+  return (Vec<float>)(__builtin_convertvector(h, Words16) << 16);
+}
 #endif
 
 template <class S, class T>
 inline void widen_row(const S* x, int64_t n, T* out) {
   int64_t i = 0;
 #if defined(__AVX512F__)
-  if constexpr (std::is_same_v<S, Bfloat>)
-    i = each_part<16>(n, [=](int64_t at) {
-      Halves16 h;
-      std::memcpy(&h, x + at, sizeof h);
-      store(out + at, (Vec<float>)(__builtin_convertvector(h, Words16) << 16));
-    });
+  if constexpr (sizeof(S) == 2) i = each_part<16>(n, [=](int64_t at) { store(out + at, widen16(x + at)); });
 #endif
 #if defined(__AVX2__)
   if constexpr (sizeof(S) == 2)
@@ -117,9 +119,10 @@ inline void widen_row(const S* x, int64_t n, T* out) {
 }
 
 #if defined(__AVX512F__)
-inline Words16 narrow16(Vec<float> v) {
+inline Halves16 narrow16(Vec<float> v, Half) { return (Halves16)_mm512_cvtps_ph((__m512)v, _MM_FROUND_TO_NEAREST_INT); }
+inline Halves16 narrow16(Vec<float> v, Bfloat) {
   const Words16 u = (Words16)v, up = (u + 0x7FFF + (u >> 16 & 1)) >> 16;
-  return v != v ? u >> 16 | 0x40 : up;
+  return __builtin_convertvector(v != v ? u >> 16 | 0x40 : up, Halves16);
 }
 #endif
 #if defined(__AVX2__)
@@ -145,16 +148,15 @@ template <bool probability, class S, class T>
 inline void narrow_row(const T* x, int64_t n, S* out) {
   int64_t i = 0;
 #if defined(__AVX512F__)
-  if constexpr (std::is_same_v<S, Bfloat>)
+  if constexpr (sizeof(S) == 2)
     i = each_part<16>(n, [=](int64_t at) {
       const Vec<float> v = load(x + at);
-      Words16 h = narrow16(v);
+      Halves16 h = narrow16(v, S{});
       if constexpr (probability) {
-        const Words16 u = (Words16)v, one = u < 1 ? u : Words16{} + 1;  // for what is positive, and may be lost
+        const Halves16 one = (Halves16)_mm256_maskz_set1_epi16(open_above<float>(v, Vec<float>{}), 1);  // for what may be lost
         h = h > one ? h : one;
       }
-      const Halves16 half = __builtin_convertvector(h, Halves16);
-      std::memcpy(out + at, &half, sizeof half);
+      std::memcpy(out + at, &h, sizeof h);
     });
 #endif
 #if defined(__AVX2__)

@@ -118,6 +118,7 @@ inline void vjp_chosen_long(const uint32_t* words, const T* v, int64_t K, T scal
 // and w summing to 0, w.p is w.z^2 / r.
 template <class T>
 struct FromWords {
+  static constexpr int kArrays = 0;  // z is that of the last touch
   const uint32_t* const* kept;
   const T* const* z;
 
@@ -137,6 +138,8 @@ struct FromWords {
 #endif
     }
     T first() const { return T(0); }  // no row is NaN
+    template <class F>
+    void line(int64_t, F&&) const {}
     const uint32_t* words(uint32_t*) const { return kept; }
   };
 
@@ -149,6 +152,7 @@ struct FromWords {
 // The same where no words were kept: the gradients have the same bits.
 template <class T>
 struct FromSquares {
+  static constexpr int kArrays = 1;
   const T *const *p, *const *z;
 
   struct Row : FromShares<T>::Row {
@@ -162,7 +166,7 @@ struct FromSquares {
   FromSquares from(int i) const { return {p + i, z + i}; }
   Row row(int i) const { return {{p[i]}, z[i]}; }
   template <class F>
-  void lines(F&&) const {}
+  void lines(F&& f) const { f(p); }
 };
 
 // The words of a row, from entry k on: found and kept in passing, or kept before.
@@ -194,7 +198,7 @@ inline void find_support(const T* p, int64_t K, uint32_t* words) {
 }
 
 // What the first pass over a row with w.p finds: its support as bits, unless it was kept, and the sums of Moments.
-template <class T, class P>
+template <class T, class P, class F>
 class Spread {
   using Words = decltype(std::declval<P>().words(nullptr));
   static constexpr int W = kWidth<T>;
@@ -204,7 +208,7 @@ class Spread {
   static constexpr int64_t kFew = 4, kFirst = 64 * W, kChunk = 512 * W;
 
  public:
-  Spread(const P& p, const T* v, Words words) : p_(p), v_(v), words_(words) {}
+  Spread(const P& p, const T* v, const F& touch, Words words) : p_(p), v_(v), touch_(touch), words_(words) {}
 
   void add_all(int64_t K) {
     int64_t with = 0;
@@ -234,7 +238,9 @@ class Spread {
       even.sum = odd.sum = even.along = odd.along = even.all = odd.all = Vec<T>{};
     };
     int64_t k = from, seen = 0, added = 0;
+    const bool asks = !foresees;
     for (; k + 32 <= end; k += 32) {
+      if (asks) ask<!skip>(k);
       const uint32_t word = word_at<T>(p, words, k);
       seen += word != 0;
       if (skip && !word) continue;
@@ -248,8 +254,18 @@ class Spread {
     return seen;
   }
 
+  // Asks for what a word's entries and those behind them are made of, 4 KB on; v may not be read.
+  template <bool with_v>
+  void ask(int64_t k) const {
+    for (int64_t at = k + kBackAhead<T>, end = at + 32; at < end; at += kLine<T>) {
+      p_.line(at, prefetch), touch_.line(at, prefetch);
+      if (with_v) prefetch(v_ + at);
+    }
+  }
+
   P p_;
   const T* v_;
+  F touch_;
   Words words_;
   Total<T> sum_, along_, all_;
   int64_t size_ = 0;
@@ -258,12 +274,12 @@ class Spread {
 
 // A row of at least kSkipFrom entries of which w.p is found before its gradient is written, as every entry has a share of it. The
 // second pass reads the support off `words`, which the first makes in the `room` for them unless they are kept, and not p again.
-// Nothing is asked for in advance: the hardware reads such rows faster than requests do.
+// Nothing is asked for in advance where the hardware reads such rows faster than requests do.
 template <bool stream, class T, class P, class F>
 inline void vjp_spread(const P& p, const T* v, int64_t K, Factors<T> by, T* g, uint32_t* room, const F& steep) {
   const auto touch = steep.row(0);
   const auto words = p.words(room);
-  Spread<T, P> all(p, v, words);
+  Spread<T, P, decltype(steep.row(0))> all(p, v, touch, words);
   all.add_all(K);
   const Vec<T> mean = splat(T(all.mean())), scale = splat(*by.scale), more = splat(T(all.along() * double(*by.each)));
   const auto one = [=](int64_t at, Mask<T> in, auto get, auto write) {

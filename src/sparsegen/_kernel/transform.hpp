@@ -216,6 +216,7 @@ struct Sums {
   Vec<T> sum{}, low = splat(kInf<T>);  // lanes not yet folded; the least score tells negative and hidden ones
   Vec<T> over{};                       // minus the excess over a place
   Mask<T> count{};                     // minus the number of points above it
+  bool asks = false;                   // for what stands further on: see foresees
 
   // Adds no more than kGroupLimit entries, as exactly as excess() does. The squares go to `x`, by whole vectors, if they are kept.
   template <bool squares, Also also = Also::nothing>
@@ -228,10 +229,12 @@ struct Sums {
       if constexpr (also == Also::excess) add_negative<T>(tau - v, o, count);
     };
     Vec<T> l0 = low, l1 = low;
+    const bool ahead = asks;
     int64_t i = 0;
     while (i + kStep<T> <= K) {
       Vec<T> s0{}, s1{}, s2{}, s3{}, o0{}, o1{}, o2{}, o3{};
       for (const int64_t end = std::min(K, i + kSpan<T>); i + kStep<T> <= end; i += kStep<T>) {
+        if (ahead) ask_for_step(z + i);
         one(load(z + i), s0, o0, l0), one(load(z + i + W), s1, o1, l1);
         one(load(z + i + 2 * W), s2, o2, l0), one(load(z + i + 3 * W), s3, o3, l1);
       }
@@ -270,7 +273,7 @@ inline void square_row(const T* z, T* x, int64_t K) {
 template <bool squares, bool stream, class T>
 inline void write_shares(const T* x, int64_t K, double sum, T* p) {
   const Vec<T> scale = splat(T(1 / sum));
-  const bool asks = !stream && K >= kSkipFrom;
+  const bool asks = !stream && (K >= kSkipFrom || !foresees);
   each_vector<T, stream>(K, [=](int64_t at, auto get, auto write) {
     const Vec<T> v = get(x + at), share = v * scale;
     if (asks && at % kLine<T> == 0) ask_ahead(p + at);

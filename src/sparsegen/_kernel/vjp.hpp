@@ -44,7 +44,12 @@ struct Factors {
 
 // The last touch on a gradient x of points, `at` entries into a row: none, as the points are the scores. See map_vjp.hpp.
 struct Straight {
+  static constexpr int kArrays = 0;  // that are read for it
   Straight from(int) const { return {}; }  // of the rows from the i-th on
+  template <class G>
+  void lines(G&&) const {}
+  template <class G>
+  void line(int64_t, G&&) const {}
   Straight row(int) const { return {}; }
   template <class V, class Get>
   V operator()(V x, int64_t, Get&&) const { return x; }
@@ -54,6 +59,7 @@ struct Straight {
 // support.hpp.
 template <class T>
 struct FromShares {
+  static constexpr int kArrays = 1;
   const T* const* p;
 
   struct Row {
@@ -64,6 +70,9 @@ struct FromShares {
     template <class Get>
     Open<T> open(int64_t, Vec<T> x, Get&&) const { return open_above<T>(x, Vec<T>{}); }
     T first() const { return p[0]; }  // a row with NaN is NaN throughout
+    // f(line of p), to ask for it.
+    template <class F>
+    void line(int64_t at, F&& f) const { f(p + at); }
     uint32_t* words(uint32_t* room) const { return room; }  // where it is, or will be, as bits
   };
 
@@ -303,6 +312,12 @@ inline void vjp_held(const P& ps, const T* const* vs, int n, int64_t K, Factors<
 }
 #endif
 
+// How far ahead a processor that does not foresee them is asked for the entries of longer rows; and the longest row that is read faster
+// without, if it is read from three arrays.
+template <class T>
+inline constexpr int64_t kBackAhead = 4096 / sizeof(T);
+inline constexpr int64_t kAllFrom = 256;
+
 // Longer rows, `R` of them together so that one's sums across lanes do not wait for another's; the next `R`, which follow in
 // memory as a rule, are asked for meanwhile, p in the first pass and v in the second.
 template <int R, Along when, bool stream, class T, class P, class F>
@@ -317,11 +332,17 @@ inline void vjp_short(const P& ps, const T* const* vs, int64_t K, Factors<T> by,
   Vec<T> wp[R] = {}, mean[R], scale[R], more[R] = {};
   const decltype(steep.row(0)) touch[2] = {steep.row(0), steep.row(R - 1)};
   for (int i = 0; i < R; ++i) v[i] = vs[i], g[i] = gs[i], scale[i] = splat(by.scale[i]);
+  constexpr int arrays = P::kArrays + F::kArrays + 1;
+  const bool all = !foresees && (arrays <= 2 || K > kAllFrom);
   const auto ask = [&](const T* const* rows, int64_t at) {
-    for (int i = 0; kAsks<F> && at % kLine<T> == 0 && i < R; ++i) prefetch_far(rows[i] + at + R * K);
+    for (int i = 0; at % kLine<T> == 0 && i < R; ++i) {
+      if (all) prefetch(rows[i] + at + kBackAhead<T>);
+      else if (kAsks<F>) prefetch_far(rows[i] + at + R * K);
+    }
   };
   each_vector<T>(K, [&](int64_t at, auto get, auto) {
     ps.lines([&](const T* const* rows) { ask(rows, at); });
+    if (all) steep.lines([&](const T* const* rows) { ask(rows, at); }), ask(vs, at);
     for (int i = 0; i < R; ++i) seen[i].keep(at / W, found[i].add(p[i], at, v[i], get));
   });
   for (int64_t at = R * K; kAsks<F> && !stream && at < 2 * R * K; at += kLine<T>) prefetch_to_write(g[0] + at);
@@ -335,7 +356,7 @@ inline void vjp_short(const P& ps, const T* const* vs, int64_t K, Factors<T> by,
     }
   }
   each_vector<T, stream>(K, [&](int64_t at, auto get, auto write) {
-    ask(v, at);
+    if (!all) ask(v, at);
     for (int i = 0; i < R; ++i) {
       const Vec<T> w = keep<T>(seen[i].at(at / W, p[i], at, get), get(v[i] + at) - mean[i]);
       if (when == Along::after) wp[i] += w * p[i](at, get);

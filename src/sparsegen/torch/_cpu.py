@@ -220,7 +220,8 @@ def entmax_vjp(p: Tensor, v: Tensor, alpha: Control, dim: int, want: bool) -> tu
 
 
 WORDS_FROM = 64  # shortest row whose support is kept as bits
-# Larger results, in bytes, may be written past the caches, and to read their support back costs more than it saves.
+# Larger results, in bytes, may be written past the caches. To read the support of so short rows back costs more than it
+# saves; that of longer ones is kept while they are written.
 WORDS_UNTIL = _core.STREAM_FROM // 2
 
 
@@ -229,7 +230,7 @@ def keeps_words(x: Tensor, dim: int, mask: Tensor | None) -> bool:
     if dim != -1 or mask is not None or x.size(-1) < WORDS_FROM or not x.is_contiguous():
         return False
     size = x.numel() * x.element_size()
-    return size > 0 and (size < WORDS_UNTIL or not _core.past_caches())
+    return size > 0 and (size < WORDS_UNTIL or x.size(-1) > WORDS_FROM or not _core.past_caches())
 
 
 def project_words(x: Tensor, radius: float) -> tuple[Tensor, Tensor | None]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.compiler import is_dynamo_compiling
@@ -37,7 +38,8 @@ def _exp(theta: Tensor, most: float = math.inf) -> Tensor:
 def _exp_number(theta: float, dtype: torch.dtype, most: float) -> float:
     """The same of a number that was read off a tensor of this type."""
     low, high = _reach(dtype, most)
-    return math.exp(min(max(theta, low), high))
+    exact = math.exp(min(max(theta, low), high))
+    return exact if dtype == torch.float64 else float(np.float32(exact))
 
 
 def as_kept(control: str, value: Any) -> Any:
