@@ -56,10 +56,12 @@ class ByRow {
 
   // `written` are the rows of the result, null where it is written past the caches; `squares` is null unless rows are still to be
   // made of them, `masks` where there are none, and `slots`, `stride` entries each, are where rows behind masks are copied to. The
-  // support of rows that are written past the caches goes to `words` unless null.
+  // support of rows that are written past the caches goes to `words` unless null; those that lines do not begin with are written to
+  // `spare` first, unless null.
   ByRow(const T* const* rows, int n, int64_t K, const Length& length, Next<T> next, T* const* written, const Squaring<T>* squares = nullptr,
-        const uint8_t* const* masks = nullptr, T* slots = nullptr, int64_t stride = 0, uint32_t* const* words = nullptr)
-      : rows_(rows), written_(written), squares_(squares), masks_(masks), slots_(slots), stride_(stride), words_(words), n_(n), K_(K),
+        const uint8_t* const* masks = nullptr, T* slots = nullptr, int64_t stride = 0, uint32_t* const* words = nullptr,
+        T* spare = nullptr)
+      : rows_(rows), written_(written), squares_(squares), masks_(masks), slots_(slots), stride_(stride), words_(words), spare_(spare), n_(n), K_(K),
         length_(length), next_(next) {
     for (int i = n; i < W; ++i) sum_[i] = moments_[i] = Vec<T>{}, count_[i] = Mask<T>{};
   }
@@ -130,7 +132,9 @@ class ByRow {
       if constexpr (stream && std::is_same_v<How, Straightly> && !kMasked) {
         if (words_) return void(count[i] = length.template write<true, How, true>(row(i), recipe, i, dst[i], words_[i]));
       }
-      count[i] = length.template write<stream, How, false>(row(i), recipe, i, dst[i], nullptr);
+      T* const out = spare_ ? spare_ : dst[i];
+      count[i] = length.template write<stream, How, false>(row(i), recipe, i, out, nullptr);
+      if (spare_) put_row(out, K_, dst[i]);
     });
     return sure | lane_bits<T>(fold_counts<T>(count) == load(recipe.count));
   }
@@ -204,6 +208,7 @@ class ByRow {
   T* slots_;
   int64_t stride_;
   uint32_t* const* words_;
+  T* spare_;
   int n_;
   int64_t K_;
   Length length_;

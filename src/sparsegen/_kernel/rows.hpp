@@ -231,6 +231,9 @@ class Together {
  private:
   int size(int i) const { return std::min(W, n_ - i); }
 
+  // Are the rows of a group written past the caches as they are?
+  bool past(int i) const { return s_.stream && K_ % W == 0 && all_aligned(dst_ + i, size(i)); }
+
   T* lanes(int slot) const { return s_.lanes + slot * K_ * W; }
 
   // One of `several` groups that are at work. (Called, it would be copied from where it is made.)
@@ -243,7 +246,7 @@ class Together {
     return with_length<T, !std::is_same_v<First, Copied<T>>>(K_, [&](auto length) {
       return one(ByRow<T, First, decltype(length)>(src_ + i, size(i), K_, length, s_.next.from(i), s_.stream ? nullptr : dst_ + i,
                                                    s_.squares ? s_.squares + i : nullptr, masks(i), s_.rows, s_.stride,
-                                                   s_.kept ? s_.kept + i : nullptr), i);
+                                                   s_.kept ? s_.kept + i : nullptr, past(i) || !s_.stream ? nullptr : s_.picked), i);
     });
   }
 
@@ -303,7 +306,7 @@ class Together {
   unsigned write(G& group, int i) {
     double* const threshold = threshold_ ? threshold_ + i : nullptr;
     const unsigned rows = (1u << size(i)) - 1;
-    if (s_.stream && K_ % W == 0 && all_aligned(dst_ + i, size(i))) {
+    if (past(i)) {
       const unsigned left = group.template write<true>(rows, dst_ + i, threshold);
       if (s_.kept) s_.has_words |= (rows & ~left) << i;
       return left << i;
@@ -611,7 +614,8 @@ inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, 
   }
 }
 
-// The same of one row in storage: widened and narrowed part by part, in the first cache, and only where it has support. `v` may be `g`.
+// The same of one long row in storage: widened and narrowed part by part, in the first cache, and only where it has support. `v` may be
+// `g`. (Shorter rows gain more by company.)
 template <class S>
 inline void vjp_chosen_stored(const uint32_t* words, const S* v, int64_t K, float scale, S* g) {
   constexpr int64_t part = 512;
@@ -621,7 +625,9 @@ inline void vjp_chosen_stored(const uint32_t* words, const S* v, int64_t K, floa
     for (int64_t at = 0; at < K; at += part) {
       const uint32_t* const in = words + at / 32;
       const int64_t n = std::min(part, K - at);
-      f(at, n, in, std::any_of(in, in + words_of(n), [](uint32_t word) { return word != 0; }));
+      uint32_t all = 0;  // without a branch for each, which nobody foresees
+      for (int64_t i = 0; i < words_of(n); ++i) all |= in[i];
+      f(at, n, in, all != 0);
     }
   };
   each([&](int64_t at, int64_t n, const uint32_t* in, bool some) {
@@ -636,7 +642,7 @@ inline void vjp_chosen_stored(const uint32_t* words, const S* v, int64_t K, floa
   const float mean = size ? float(total.value() / double(size)) : 0.0f;
   each([&](int64_t at, int64_t n, const uint32_t* in, bool some) {
     if (!some) return void(std::fill_n(g + at, n, S{}));
-    if (K > part) widen_row(v + at, n, wide);  // else it still is
+    widen_row(v + at, n, wide);
     write_chosen<false, false>(in, wide, n, mean, scale, wide, 0);
     narrow_row<false>(wide, n, g + at);
   });
@@ -657,7 +663,7 @@ template <class S>
 inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
   if constexpr (sizeof(S) == 2)
-    if (job.words && job.strides.entry == 1) return vjp_stored_rows<S>(job, begin, end);
+    if (job.words && job.strides.entry == 1 && job.K >= kSkipFrom) return vjp_stored_rows<S>(job, begin, end);
   constexpr int most = std::max(kLineRows / 2, kWidth<T>);
   const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
   S* grad = static_cast<S*>(job.grad_x);

@@ -5,6 +5,7 @@
 // namespace of its own, SPARSEGEN_ISA, so that no two builds of a function share a symbol.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <limits>
@@ -124,6 +125,17 @@ inline void put(T* p, Vec<T> v) {
   if constexpr (stream) return _mm_stream_si128((__m128i*)p, (__m128i)v);
 #endif
   store(p, v);
+}
+
+// n entries past the caches to any address, but for those that do not fill a line.
+template <class T>
+inline void put_row(const T* from, int64_t n, T* to) {
+  constexpr int64_t W = kWidth<T>;
+  const int64_t head = std::min<int64_t>(n, (-reinterpret_cast<uintptr_t>(to) % kVectorBytes) / sizeof(T));
+  std::copy_n(from, head, to);
+  int64_t i = head;
+  for (; i + W <= n; i += W) put<true>(to + i, load(from + i));
+  std::copy_n(from + i, n - i, to + i);
 }
 
 inline void finish_streams() {

@@ -39,6 +39,11 @@ inline constexpr int64_t kSpanTurns = 4;
 template <class T>
 inline constexpr int64_t kSpan = kSpanTurns * kStep<T>;
 
+// Longest row that is written to a place that lines begin with, and from there past the caches to one that they do not: longer ones
+// would crowd the first cache.
+template <class T>
+inline constexpr int64_t kShiftLimit = 10240 / sizeof(T);
+
 // How far on, in entries, the first pass over a long row asks for what stands there, where the processor does not foresee it.
 template <class T>
 inline constexpr int64_t kLookAhead = 8192 / sizeof(T);
@@ -1054,10 +1059,12 @@ inline bool write_cut(const Row<T, Place>& row, int64_t K, const T* maxima, Cut<
   if (std::isnan(scale)) return false;
   if (cut.few && !s.stream && !words) return write_few(K, s.picked, s.touched, cut, scale, p), true;
   const bool late = !cut.sure && memory_at(row.x) == p;  // the entries may be needed once more, so they are not written over yet
+  const bool shifted = s.stream && !aligned(p) && K <= kShiftLimit<T>;  // first written where lines begin
   const auto write = s.stream && aligned(p) && !late ? write_row<true, T, Place> : write_row<false, T, Place>;
-  T* const out = late ? s.picked : p;
+  T* const out = late || shifted ? s.picked : p;
   if (write(row, K, maxima, cut, scale, out, words) == cut.count || cut.sure) {
-    if (late) std::copy_n(out, K, p);
+    if (shifted) put_row(out, K, p);
+    else if (late) std::copy_n(out, K, p);
     return true;
   }
   cut = climb(row, cut, add_down(top, -r), r);
