@@ -20,12 +20,12 @@ inline constexpr int64_t kStreamFrom = 12 << 20;
 // Is that worth it on this processor? Where it is not, each line of a long row is asked for before it is written, and the caches take
 // it: docs/decisions/0027.
 inline bool past_caches = true;
-// Does it foresee what is read next where a row is gone through several times before the next one begins? Where it does not, the first
-// pass over a row asks for what stands further on, in every array: docs/decisions/0028.
-inline bool foresees = true;
 // The same from which the gradients of short rows ask for memory in advance: less is near enough. Where asking costs next to
 // nothing, as in vjp_held(), what is in the second cache.
 inline constexpr int64_t kAskFrom = 4 << 20, kAskHeldFrom = 1 << 20;
+// Does the processor foresee what is read next where a row is gone through several times before the next one begins? Where it does
+// not, the first pass over a row asks for what stands further on, in every array: docs/decisions/0028.
+inline bool foresees = true;
 
 // Bytes of scores from which their squares keep the support of rows as bits: less is in the caches on the way back. And of such
 // rows: from which share of the sum as a radius w.p is found without p, and how long they may be if the radius is given.
