@@ -200,7 +200,17 @@ inline T entry_at(const T* x) { return *x; }
 template <class T>
 inline T entry_at(Squared<T> at) { return *at.x * *at.x; }
 template <class T>
-inline T entry_at(Behind<T> at) { return *at.mask ? *at.x : -kInf<T>; }
+inline T entry_at(Behind<T> at) {
+  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
+  const T hidden = -kInf<T>;
+  Bits v, none;
+  std::memcpy(&v, at.x, sizeof v), std::memcpy(&none, &hidden, sizeof none);
+  const Bits open = Bits(0) - Bits(*at.mask != 0);  // by bits: a branch on a mask is a guess
+  v = (v & open) | (none & ~open);
+  T entry;
+  std::memcpy(&entry, &v, sizeof v);
+  return entry;
+}
 
 // Those of an incomplete step: as they are read, and with -inf where the mask does not let them be chosen.
 template <class T>
