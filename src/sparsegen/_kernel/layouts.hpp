@@ -58,11 +58,11 @@ class ByRow {
   // made of them, `masks` where there are none, and `slots`, `stride` entries each, are where rows behind masks are copied to. The
   // support of rows that are written past the caches goes to `words` unless null; those that lines do not begin with are written to
   // `spare` first, unless null.
-  ByRow(const T* const* rows, int n, int64_t K, const Length& length, Next<T> next, T* const* written, const Squaring<T>* squares = nullptr,
-        const uint8_t* const* masks = nullptr, T* slots = nullptr, int64_t stride = 0, uint32_t* const* words = nullptr,
-        T* spare = nullptr)
-      : rows_(rows), written_(written), squares_(squares), masks_(masks), slots_(slots), stride_(stride), words_(words), spare_(spare), n_(n), K_(K),
-        length_(length), next_(next) {
+  ByRow(const T* const* rows, int n, int64_t K, const Length& length, Next<T> next, T* const* written,
+        const Squaring<T>* squares = nullptr, const uint8_t* const* masks = nullptr, T* slots = nullptr, int64_t stride = 0,
+        uint32_t* const* words = nullptr, T* spare = nullptr)
+      : rows_(rows), written_(written), squares_(squares), masks_(masks), slots_(slots), stride_(stride), words_(words),
+        spare_(spare), n_(n), K_(K), length_(length), next_(next) {
     for (int i = n; i < W; ++i) sum_[i] = moments_[i] = Vec<T>{}, count_[i] = Mask<T>{};
   }
 
