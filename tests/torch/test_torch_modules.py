@@ -374,3 +374,12 @@ def test_a_learnable_control_cannot_start_at_a_limit_and_the_error_names_the_arg
 def test_a_shape_that_is_a_number_is_named():
     with pytest.raises(TypeError, match=r"sparsegen: shape must be a sequence of integers, such as \(8, 1\), got 8"):
         sgt.Sparsegen(0.5, learnable=True, shape=8)
+
+
+@pytest.mark.parametrize("learns", [False, True])
+def test_a_control_is_what_the_module_says_it_is(learns):
+    z = torch.randn(3, 40, dtype=torch.float64, generator=torch.Generator().manual_seed(0), requires_grad=learns)
+    module = sgt.Entmax(1.5, learnable=True)  # kept as log(1/2) in float32
+    with torch.set_grad_enabled(learns):
+        assert module.value().item() == 1.5
+        torch.testing.assert_close(module(z), sgt.entmax15(z), rtol=0, atol=0)

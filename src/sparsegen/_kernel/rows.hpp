@@ -233,6 +233,8 @@ class Together {
 
   // Are the rows of a group written past the caches as they are?
   bool past(int i) const { return s_.stream && K_ % W == 0 && all_aligned(dst_ + i, size(i)); }
+  // Or by way of another place? Not those whose words will be read off them.
+  bool shifted(int i) const { return s_.stream && !s_.kept && !past(i); }
 
   T* lanes(int slot) const { return s_.lanes + slot * K_ * W; }
 
@@ -246,7 +248,7 @@ class Together {
     return with_length<T, !std::is_same_v<First, Copied<T>>>(K_, [&](auto length) {
       return one(ByRow<T, First, decltype(length)>(src_ + i, size(i), K_, length, s_.next.from(i), s_.stream ? nullptr : dst_ + i,
                                                    s_.squares ? s_.squares + i : nullptr, masks(i), s_.rows, s_.stride,
-                                                   s_.kept ? s_.kept + i : nullptr, past(i) || !s_.stream ? nullptr : s_.picked), i);
+                                                   s_.kept ? s_.kept + i : nullptr, shifted(i) ? s_.picked : nullptr), i);
     });
   }
 

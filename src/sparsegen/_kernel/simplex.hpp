@@ -138,22 +138,17 @@ template <class P>
 inline constexpr bool kHides = kBehind<P>;
 template <class T>
 inline constexpr bool kHides<Copied<T>> = true;
-template <class T>
-inline constexpr bool kHides<Glance<T>> = true;
 
 template <class T>
 using Masked = std::conditional_t<kCopiesMasked, Copied<T>, Behind<T>>;
 
-// Asks for a step so far on, and for its mask.
+// Asks for a step so far on; its mask the hardware foresees.
 template <class T>
 inline void ask_for_step(const T* x) {
   for (int j = 0; j < kStep<T>; j += kLine<T>) prefetch(x + j + kLookAhead<T>);
 }
 template <template <class> class Place, class T>
-inline void ask_for_step(const Place<T>& at) {
-  ask_for_step(at.x);
-  if constexpr (kHides<Place<T>>) prefetch(at.mask + kLookAhead<T>);
-}
+inline void ask_for_step(const Place<T>& at) { ask_for_step(at.x); }
 
 // Where a place is in memory, and asks for what stands there.
 template <class T>
@@ -197,8 +192,6 @@ inline Vec<T> kept_at(Behind<T> at, Vec<T> made) { return keep<T>(open_lanes<T>(
 // One of them, with -inf where the mask does not let it be chosen.
 template <class T>
 inline T entry_at(const T* x) { return *x; }
-template <class T>
-inline T entry_at(Squared<T> at) { return *at.x * *at.x; }
 template <class T>
 inline T entry_at(Behind<T> at) {
   using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
