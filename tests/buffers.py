@@ -145,25 +145,37 @@ def root_vjp(p: np.ndarray, v: np.ndarray, storage: str, alpha=1.5, along: bool 
     return (grad.take(), grad_alpha.take()) if along else grad.take()
 
 
-SQUARE, GIVEN, TOTAL = 2, 0, 3  # transform and rules as the kernel numbers them
+SQUARE, GIVEN, CONE, HOURGLASS, TOTAL = 2, 0, 1, 2, 3  # transform and rules as the kernel numbers them
 
 
-def squares(z, v, radius: float, rule: int, storage: str, along: bool = False, words: bool = False):
-    """Squares onto a radius, or onto that share of their sum: p, its gradient and, if `along`, the radius'.
+def mapped(
+    z, v, kind, control: float, storage: str, second: float = 1.0, along: bool = False, words: bool = False, spoil=None
+):  # fmt: skip
+    """A map of (transform, rule, power) of rows along the middle of (outer, K, inner): p, its gradient and, if `along`, the control's.
 
-    With `words` the support is kept as bits, and p is spoilt before the way back in rows that are numbers throughout.
+    With `words` the support is kept as bits; `spoil(p)` are the probabilities that the way back is then given.
     """
     outer, n, inner = z.shape
-    p, grad, to_radius = Output(z.shape, storage), Output(z.shape, storage), Output((outer, inner), "float64")
+    p, grad, to_control = Output(z.shape, storage), Output(z.shape, storage), Output((outer, inner), "float64")
     kept, bits = np.ones((3, outer, inner)), Output((outer * inner * ((n + 31) // 32) + 1,), "float32")
     step, at = 8 * outer * inner, kept.ctypes.data
-    map_of = (SQUARE, rule, False, radius, 0, 1.0, 0, 0, 0, at, at + step, at + 2 * step, bits.address if words else 0)
+    map_of = (*kind, control, 0, second, 0, 0, 0, at, at + step, at + 2 * step, bits.address if words else 0)
     shape = (STORAGE[storage], outer, n, inner, n * inner, inner, 1)
     _core.map(z.ctypes.data, p.address, *shape, *map_of, 1)
     found = p.take()
-    read = np.where(np.isfinite(z).all(1, keepdims=True), 7.5, found).astype(found.dtype) if words else found
+    read = np.ascontiguousarray(spoil(found), found.dtype) if words else found
     _core.map_vjp(
         z.ctypes.data, read.ctypes.data, v.ctypes.data, grad.address, *shape, *map_of,
-        to_radius.address if along else 0, 0, 1,
+        to_control.address if along else 0, 0, 1,
     )  # fmt: skip
-    return (found, grad.take(), to_radius.take()) if along else (found, grad.take())
+    return (found, grad.take(), to_control.take()) if along else (found, grad.take())
+
+
+def squares(z, v, radius: float, rule: int, storage: str, along: bool = False, words: bool = False):
+    """Squares onto a radius, or onto that share of their sum: see mapped().
+
+    With `words` p is spoilt before the way back in rows that are numbers throughout.
+    """
+    numbers = np.isfinite(z).all(1, keepdims=True)
+    kind = (SQUARE, rule, False)
+    return mapped(z, v, kind, radius, storage, along=along, words=words, spoil=lambda p: np.where(numbers, 7.5, p))

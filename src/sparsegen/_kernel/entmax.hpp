@@ -148,19 +148,19 @@ inline bool find_sparse_root(const Row<T>& row, const T* maxima, T start, T low,
 }
 
 // alpha = 1.5. `spare` has room for the row, and may be `x` or `p`, as `x` may be `p`; `ahead` entries on is the row that comes
-// next.
+// next. Its support goes to `words` unless null, and whether it did is returned.
 template <class T>
-inline void root_row(const T* x, int64_t K, T* p, const Scratch<T>& s, T* spare, int64_t ahead = 0) {
+inline bool root_row(const T* x, int64_t K, T* p, const Scratch<T>& s, T* spare, int64_t ahead = 0, uint32_t* words = nullptr) {
   const Row<T> row(x, K);
   T* const maxima = K < kBlockedFrom ? nullptr : s.maxima;
   Survey<T> all;
   const double open = survey_row(row, K, maxima, s.hidden, false, all), n = open > 0 ? open : double(K);
   const T top = lanes_max(all.top);
   const double mean = lanes_sum(all.sum) / n, variance = lanes_sum(all.squares) / n - mean * mean;
-  if (!(std::isfinite(mean) && std::fabs(top) < kInf<T>) && is_odd(x, K, top, p)) return;
+  if (!(std::isfinite(mean) && std::fabs(top) < kInf<T>) && is_odd(x, K, top, p)) return false;
   if (std::fabs(top) > T(1024 * kRoot)) {  // differences from the largest entry are exact where they matter
     for (int64_t i = 0; i < K; ++i) spare[i] = x[i] - top;
-    return root_row(spare, K, p, s, spare);
+    return root_row(spare, K, p, s, spare, 0, words);
   }
   const T low = add_down(top, -kRoot), share = T(kSquares / (n * variance));
   const T guess = guess_root<T>(splat(T(mean)), splat(T(std::sqrt(variance))), splat(share))[0];
@@ -174,16 +174,17 @@ inline void root_row(const T* x, int64_t K, T* p, const Scratch<T>& s, T* spare,
   const bool stream = s.stream && aligned(p) && !late;
   const auto write = stream ? write_row<true, T, const T*, RootCut<T>> : write_row<false, T, const T*, RootCut<T>>;
   for (int64_t tries = 0, before = -1; cut.count > 0 && tries < kMostPasses; ++tries) {
-    const int64_t wrote = write(row, K, maxima, cut, kRoot, out, nullptr);
+    const int64_t wrote = write(row, K, maxima, cut, kRoot, out, words);
     if (wrote == cut.count || cut.sure) {
       if (late) std::copy_n(out, K, p);
-      return;
+      return words != nullptr;
     }
     if (wrote == before) break;  // entries on the threshold, or next to it
     before = wrote;
     cut = climb_root(row, std::max(add_down(cut.tau, cut.rest < 0 ? cut.rest : 0), low), low, -int(tries));
   }
   root_sorted(x, K, p);
+  return false;
 }
 
 }  // namespace sparsegen::SPARSEGEN_ISA

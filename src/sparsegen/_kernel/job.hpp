@@ -114,6 +114,14 @@ inline bool words_suffice(Transform transform, Rule rule, bool power, double rad
   return rule == Rule::total ? radius >= kWordsFromShare : K < kWordsBelow;
 }
 
+// Or do they tell where p need not be read? Of long rows of which few entries may matter: linear ones onto a radius of their mean, and
+// entmax with alpha = 1.5. Shorter ones do not gain on the way back what the words cost on the way there.
+inline constexpr int64_t kSpareFrom = 8192;
+inline bool words_spare(Transform transform, Rule rule, bool power, double second, int64_t K) {
+  if (K < kSpareFrom) return false;
+  return power ? second == 1.5 : transform == Transform::lin && (rule == Rule::cone || rule == Rule::hourglass);
+}
+
 // Its way back. `radius` and `second` are the controls as the map got them; `found` and `base` what it found for each row.
 struct MapVjpJob : Job {
   const void *z, *p, *v;
@@ -127,7 +135,7 @@ struct MapVjpJob : Job {
   const double* second;
   bool second_per_row;
   const double *found, *base, *count;        // each may be null: the radius is then as it is given
-  const uint32_t* words = nullptr;           // of rows of squares, and one more; `found` is NaN then if a row is
+  const uint32_t* words = nullptr;           // if they suffice or spare: of rows, and one more; `found` is NaN then if a row is
   double *grad_radius, *grad_second;         // of each row's controls; may be null
 
   double second_of(int64_t row) const { return second[second_per_row ? row : 0]; }

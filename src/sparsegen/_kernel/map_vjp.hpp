@@ -152,8 +152,9 @@ struct RootSupport {
 template <class T>
 class MapVjp {
  public:
-  MapVjp(const MapVjpJob& job, const MapRow<T>& row, const Scratch<T>& s)
-      : job_(job), row_(row), touched_(s.touched), roots_(s.rows), stream_(s.stream && aligned(row.g)) {}
+  // The support goes by `words` unless null.
+  MapVjp(const MapVjpJob& job, const MapRow<T>& row, const Scratch<T>& s, const uint32_t* words = nullptr)
+      : job_(job), row_(row), words_(words), touched_(s.touched), roots_(s.rows), stream_(s.stream && aligned(row.g)) {}
 
   ControlGradients run() {
     if (std::isnan(row_.p[0])) {
@@ -276,13 +277,14 @@ class MapVjp {
     else root_vjp_alone<stream>(row_.p, row_.v, row_.K, row_.g, roots_);
   }
 
-  // Long rows with alpha = 1.5, as vjp_long() has them: no roots, and no v, where nothing has a share.
+  // Long rows with alpha = 1.5, as vjp_long() has them: no roots, and no v, where nothing has a share; nor p, if words were kept.
   template <bool stream>
   void long_root() {
     constexpr int64_t part = kPart<T>;
     const int64_t full = row_.K / part, end = full * part;
     RootSupport<T> s;
-    const int64_t n = gather_parts<stream>(row_.p, row_.v, full, row_.g, touched_, s);
+    const int64_t n = words_ ? gather_kept<stream>(words_, row_.p, row_.v, full, row_.g, touched_, s)
+                             : gather_parts<stream>(row_.p, row_.v, full, row_.g, touched_, s);
     each_vector<T>(row_.K - end, [&](int64_t at, auto get, auto) {
       const Vec<T> p = get(row_.p + end + at);
       s.add(p > Vec<T>{}, p, get(row_.v + end + at));
@@ -323,6 +325,7 @@ class MapVjp {
 
   const MapVjpJob& job_;
   const MapRow<T>& row_;
+  const uint32_t* words_;
   int32_t* touched_;
   T* roots_;     // room for a row: the slots of z, which powers do not read
   bool stream_;  // is the gradient large?
@@ -339,14 +342,18 @@ class MapVjpBlock {
 
   // Rows [row, row + n), which stand at z[i], p[i], v[i], to g[i].
   void run(int64_t row, int n, const T* const* z, const T* const* p, const T* const* v, T* const* g) {
-    straight_.n = steep_.n = squares_.n = 0, times_ = false;
+    straight_.n = steep_.n = squares_.n = kept_.n = 0, times_ = false;
     const bool even = add_even(row, n, z, p, v, g);
     const unsigned done = job_.power && job_.K <= kRootLimit ? roots(row, n, p, v, g) : 0;
     for (int i = 0; i < n && !even; ++i) {
       if (done >> i & 1) continue;
       const MapRow<T> one = row_at(row + i, z[i], p[i], v[i], g[i]);
       if (job_.power || (total_ && one.control == 1) || one.constant()) {
-        keep(row + i, MapVjp<T>(job_, one, s_).run());
+        keep(row + i, MapVjp<T>(job_, one, s_, job_.power ? words_at(row + i, one) : nullptr).run());
+        continue;
+      }
+      if (linear_ && words_at(row + i, one) && one.open()) {
+        kept_.add(i, z[i], p[i], v[i], g[i], one.radius, slope(one), 1);
         continue;
       }
       if (is_squared(one.control) && one.open() && near_one_unit(one.base) && !std::isnan(one.radius)) {
@@ -361,6 +368,7 @@ class MapVjpBlock {
     if (straight_.n) pull_straight(row);
     if (steep_.n) pull_steep(row);
     if (squares_.n) pull_squares(row);
+    if (kept_.n) pull_kept(row);
   }
 
  private:
@@ -368,6 +376,11 @@ class MapVjpBlock {
     const double control = job_.radius_of(at);
     return {z, p, v, g, job_.K, control, job_.second_of(at), job_.found ? job_.found[at] : control,
             job_.base ? job_.base[at] : 0, job_.count ? job_.count[at] : 0};
+  }
+
+  // Null if they were not kept, and of a row that is NaN.
+  const uint32_t* words_at(int64_t row, const MapRow<T>& one) const {
+    return job_.words && !std::isnan(one.radius) ? job_.words + row * words_of(job_.K) : nullptr;
   }
 
   // Adds rows that are all alike, as they mostly are: short ones would be done before they were told apart. False: they are not.
@@ -390,9 +403,11 @@ class MapVjpBlock {
     else std::fill_n(slope, n, slope_);
     times_ = job_.transform == Transform::sq && !closed && take_units(base, n, by);
     const bool squares = is_squared(job_.radius[0]);
-    if (squares && !(times_ && none_is_nan(radius, n))) return false;  // each row goes its way, whatever its neighbours are
-    if (squares) for (int i = 0; i < n; ++i) slope[i] *= by[i] / 2;    // see pull_squares()
-    (linear_ && open ? straight_ : squares ? squares_ : steep_).add_all(n, z, p, v, g, by, slope);
+    const bool kept = linear_ && job_.words;
+    if (squares && !times_) return false;
+    if ((squares || kept) && !(open && none_is_nan(radius, n))) return false;  // each row goes its way, whatever its neighbours are
+    if (squares) for (int i = 0; i < n; ++i) slope[i] *= by[i] / 2;            // see pull_squares()
+    (kept ? kept_ : linear_ && open ? straight_ : squares ? squares_ : steep_).add_all(n, z, p, v, g, by, slope);
     return true;
   }
 
@@ -451,6 +466,18 @@ class MapVjpBlock {
     else if (job_.grad_radius) straight_.template run<Along::after>(job_.K, s_, Straight{});
     else straight_.template run<Along::none>(job_.K, s_, Straight{});
     keep_controls(row, straight_);
+  }
+
+  // Long rows onto a radius of their mean, of which few entries may matter: of p and v only what is in words with support is read.
+  void pull_kept(int64_t row) {
+    const Factors<T> by{kept_.scale, kept_.each, kept_.along};
+    for (int i = 0; i < kept_.n; ++i) {
+      const SharesOfWords<T> support{{job_.words + (row + kept_.row[i]) * words_of(job_.K)}, kept_.p[i]};
+      const auto f = s_.stream && aligned(kept_.g[i]) ? vjp_spread<true, T, SharesOfWords<T>, Straight>
+                                                      : vjp_spread<false, T, SharesOfWords<T>, Straight>;
+      f(support, kept_.v[i], job_.K, by.from(i), kept_.g[i], nullptr, Straight{});
+    }
+    keep_controls(row, kept_);
   }
 
   void pull_steep(int64_t row) {
@@ -533,7 +560,7 @@ class MapVjpBlock {
   const Scratch<T>& s_;
   const bool linear_, total_, given_;
   const double slope_;  // of rows without hidden entries, if the control is one number: dr/dx
-  Pulled<T> straight_, steep_, squares_;
+  Pulled<T> straight_, steep_, squares_, kept_;
   bool times_ = false;  // is what multiplies the gradients of squares in their factors, but for the scores?
 };
 

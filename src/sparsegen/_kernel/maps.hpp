@@ -58,14 +58,14 @@ class MapBlock {
       if (points_[i] == x) std::fill_n(x + job_.K, K - job_.K, -kInf<T>);
       if (made[i].outside) job_.outside->store(true);
       one_by_one |= made[i].way != Way::project;
-      if (made[i].way == Way::shares) finish(made, i, K, dst);  // while it is in the first cache
+      if (made[i].way == Way::shares) finish(made, row, i, K, dst);  // while it is in the first cache
     }
     if (job_.transform == Transform::exp && job_.rule == Rule::given && !job_.power) scale_exponentials(made, n);
     for (int i = 0; i < n; ++i)
       if (!(done >> i & 1)) keep(row + i, made[i]);
     if (!one_by_one && (larger_ == 0 || larger_ == ~0u >> (32 - n))) return project(made, 0, n, K, dst);
     for (int i = 0; i < n; ++i)
-      if (!(done >> i & 1) && made[i].way != Way::shares) finish(made, i, K, dst);
+      if (!(done >> i & 1) && made[i].way != Way::shares) finish(made, row, i, K, dst);
   }
 
   // The words of rows that were run(): see support.hpp.
@@ -390,12 +390,14 @@ class MapBlock {
     project_group(plain_, r, from, n, K, dst + first, radii_, s, threshold);
   }
 
-  void finish(const Prepared* made, int i, int64_t K, T** dst) {
+  // Row i of those from `row` on.
+  void finish(const Prepared* made, int64_t row, int i, int64_t K, T** dst) {
     T *const x = slot(i), *const p = dst[i];
     switch (made[i].way) {
       case Way::project: return project(made, i, 1, K, dst);
       case Way::shares: return write_shares_of(made[i], points_[i], p);
-      case Way::root: return root_row(points_[i], K, p, s_, x, points_[i] == x ? 0 : K);
+      case Way::root:
+        has_words_ |= unsigned(root_row(points_[i], K, p, s_, x, points_[i] == x ? 0 : K, words_at(row + i))) << i;
     }
   }
 
@@ -439,8 +441,9 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   const Workspace<T> workspace(K, job.power ? kPowerSlots * group : apart ? 2 * group : group);
   Scratch<T> s = workspace.view(), out = s;
   if (apart) out.rows += group * s.stride;
-  // Words are read off what was written, but for shares of longer rows, which make them as they are written.
-  const bool reads_back = job.words && !(job.rule == Rule::total && K > kBesideLimit);
+  // Words are read off what was written, but for shares of longer rows and for roots alone, which make them as they are written.
+  const bool makes_words = job.power ? K > kGroupLimit<T> : job.rule == Rule::total && K > kBesideLimit;
+  const bool reads_back = job.words && !makes_words;
   s.stream = write && !reads_back && job.written_past(2);
   s.hidden = job.mask != nullptr;
   const bool soon = job.inner == 1 && K <= kGroupLimit<T>;

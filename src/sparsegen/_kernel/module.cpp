@@ -248,13 +248,16 @@ struct Kind {
   explicit Kind(int kind) : transform(kind >> 2 & 3), rule(kind >> 4 & 3), power(kind >> 6 & 1) {}
 };
 
-// How many words the way there keeps for the way back, behind all else: the support of rows of squares, and one word more. Not of
-// rows that are in the caches still, nor where p is read all the same.
-static int64_t words_kept(const TensorRows& z, const Kind& m, double radius) {
+// How many words the way there keeps for the way back, behind all else: the support of rows, and one word more. Not of rows that are
+// in the caches still, nor where all of p is read all the same.
+static int64_t words_kept(const TensorRows& z, const Kind& m, double radius, double second) {
   const int64_t bytes = z.rows * z.K * (z.storage == int(Storage::float64) ? 8 : 4);
   const bool whole = Rule(m.rule) == Rule::total && radius == 1;  // nobody asks for the support of shares of all of a sum
   if (whole || z.storage > int(Storage::float64) || bytes < kWordsFrom) return 0;
-  return words_suffice(Transform(m.transform), Rule(m.rule), m.power, radius, z.K) ? z.rows * words_of(z.K) + 1 : 0;
+  const Transform transform = Transform(m.transform);
+  const Rule rule = Rule(m.rule);
+  const bool kept = words_suffice(transform, rule, m.power, radius, z.K) || words_spare(transform, rule, m.power, second, z.K);
+  return kept ? z.rows * words_of(z.K) + 1 : 0;
 }
 
 // The same of torch's tensors, for small calls: see tensors.hpp. With `keep`, p and what the way back needs of each row; None where more has to be asked.
@@ -264,7 +267,7 @@ static nb::object tensor_map(nb::handle x, int kind, double radius, double secon
   const TensorMask hide(mask.ptr(), z);
   NewTensor p = hide.fits() ? NewTensor::like(x.ptr()) : NewTensor(nullptr);
   const Kind m(kind);
-  const int64_t words = keep && mask.is_none() ? words_kept(z, m, radius) : 0;
+  const int64_t words = keep && mask.is_none() ? words_kept(z, m, radius, second) : 0;
   NewTensor found = p && keep ? NewTensor::wide(3 * z.rows + (words + 1) / 2) : NewTensor(nullptr);
   if (!p || (keep && !found)) return unanswered();
   double* const rows = at<double>(found.at);
@@ -334,7 +337,7 @@ static nb::object tensor_map_vjp(nb::handle z, nb::handle p, nb::handle v, int k
   const uintptr_t kept = found.is_none() ? 0 : uintptr_t(number(Owned(PyObject_CallMethodNoArgs(found.ptr(), torch.address)), 0));
   if (!found.is_none() && !kept) return unanswered();
   const Kind m(kind);
-  const int64_t words = kept && mask.is_none() ? words_kept(of_z, m, radius) : 0;
+  const int64_t words = kept && mask.is_none() ? words_kept(of_z, m, radius, second) : 0;
   const bool has_words = words && TensorRows(found.ptr()).entries() > 3 * of_z.rows;  // those of a longer way have not
   NewTensor grad = NewTensor::like(p.ptr()), to_radius = want_radius ? NewTensor::wide(of_z.rows) : NewTensor(nullptr),
             to_second = want_second ? NewTensor::wide(of_z.rows) : NewTensor(nullptr);

@@ -422,15 +422,16 @@ inline void find_radii(const ProjectJob& job, int64_t row, int n, const T* const
 inline bool takes_most(const ProjectJob& job, int64_t row) { return job.radius_of(row) * double(job.K) <= 1; }
 
 // A long row with a radius of the mean that takes_most(). One without negative entries is projected by its sum and its least entry,
-// which the pass for the mean finds: says whether it was. (Other rows would pay for the least entry and not need it.)
+// which the pass for the mean finds: says whether it was, and its support is in `words` then unless null. (Other rows would pay for
+// the least entry and not need it.)
 template <class T>
 inline bool project_mean(const ProjectJob& job, int64_t row, const T* const* x, double* r, T* p, const Scratch<T>& s,
-                         double& threshold) {
+                         double& threshold, uint32_t* words) {
   Known<T> all;
   double none;
   all.sum = sum_row<true, true>(x[0], job.K, none, &all.least);
   find_radii(job, row, 1, x, r, &all.sum);
-  return all.least >= 0 && r[0] >= all.sum / 2 && project_share(x[0], job.K, all, r[0], p, s, threshold);
+  return all.least >= 0 && r[0] >= all.sum / 2 && project_share(x[0], job.K, all, r[0], p, s, threshold, words);
 }
 
 // The radii of the mean of rows that stand transposed.
@@ -516,7 +517,9 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
     if (job.mask && (!read || alone) && std::is_same_v<S, T> && job.inner == 1)
       s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
-    const bool most = by_sum && takes_most(job, row), done = most && project_mean(job, row, src, r, dst[0], s, threshold[0]);
+    const bool most = by_sum && takes_most(job, row);
+    const bool done = most && project_mean(job, row, src, r, dst[0], s, threshold[0], s.kept ? kept[0] : nullptr);
+    s.has_words |= unsigned(done && s.kept);
     if (in_lanes) means.begin(row);
     else if (rule && !most) find_radii(job, row, n, src, r);
     if (!done) project_group(job, r, src, n, K, dst, radii, s, threshold, in_lanes ? &means : nullptr);
@@ -525,7 +528,9 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
         job.support[row + i] = std::count_if(dst[i], dst[i] + job.K, [](T v) { return v > 0; });
     for (int i = 0; job.words && i < n; ++i) {
       if (!(s.has_words >> i & 1)) find_support(dst[i], job.K, job.words + (row + i) * words_of(job.K));
-      if (std::isnan(dst[i][0])) job.broken->store(true);
+      if (!std::isnan(dst[i][0])) continue;
+      if (job.broken) job.broken->store(true);
+      else job.radius_out[row + i] = dst[i][0];
     }
     if (job.threshold) std::copy_n(threshold, n, job.threshold + row);
     if (!write) store_rows<true>(job, p, job.ps, row, n, s);

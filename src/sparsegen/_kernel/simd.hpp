@@ -252,6 +252,38 @@ inline Vec<T> splat(T value) {
   return value - Vec<T>{};
 }
 
+// Where part of a mask is asked for. With AVX-512 that is the bits of it, which are made of all its bytes before the scores beside them
+// are read: in turns the two would keep each other from being foreseen (docs/decisions/0029). Else it is the mask itself.
+#if defined(__AVX512F__)
+template <class T>
+struct MaskPlace {
+  const char* bits;
+  MaskPlace operator+(int64_t n) const { return {bits + n / 8}; }  // n is a multiple of 8
+};
+
+template <class T>
+inline Open<T> open_lanes(MaskPlace<T> at) {
+  Open<T> open;
+  std::memcpy(&open, at.bits, sizeof open);
+  return open;
+}
+
+// Of n bytes, a multiple of 32.
+inline void read_mask(const uint8_t* mask, int64_t n, char* bits) {
+  int64_t i = 0;
+  for (; i + 64 <= n; i += 64) {
+    const __mmask64 open = _mm512_cmpneq_epi8_mask(_mm512_setzero_si512(), _mm512_loadu_si512(mask + i));
+    std::memcpy(bits + i / 8, &open, sizeof open);
+  }
+  if (i == n) return;
+  const __mmask32 open = _mm256_cmpneq_epi8_mask(_mm256_setzero_si256(), _mm256_loadu_si256((const __m256i*)(mask + i)));
+  std::memcpy(bits + i / 8, &open, sizeof open);
+}
+#else
+template <class T>
+using MaskPlace = const uint8_t*;
+#endif
+
 // Where either is NaN the result is `b`, as x86 has it, so that NaN of `b` stays. (ARM's own maximum of numbers would lose it.)
 inline Vec<float> vmax(Vec<float> a, Vec<float> b) {
 #if defined(__AVX512F__)
@@ -437,8 +469,8 @@ inline void add_product_where(Open<T> open, Vec<T> a, Vec<T> b, Vec<T>& sum) {
 }
 
 // `v`, with -inf where the mask does not let an entry be chosen.
-template <class T>
-inline Vec<T> hide_vector(Vec<T> v, const uint8_t* mask) {
+template <class T, class M>
+inline Vec<T> hide_vector(Vec<T> v, M mask) {
   return select<T>(open_lanes<T>(mask), v, splat(-kInf<T>));
 }
 

@@ -98,7 +98,7 @@ struct Behind {
 template <class T>
 struct Glance {
   const T* x;
-  const uint8_t* mask;
+  MaskPlace<T> mask;
   Glance operator+(int64_t n) const { return {x + n, mask + n}; }
   Glance& operator+=(int64_t n) { return *this = *this + n; }
   bool operator!=(const Glance& other) const { return x != other.x; }
@@ -120,7 +120,7 @@ inline constexpr bool kCopiesMasked = kVectorBytes < 64;
 template <class T>
 struct Copied {
   const T* x;
-  const uint8_t* mask;
+  MaskPlace<T> mask;
   T* to;
   Copied operator+(int64_t n) const { return {x + n, mask + n, to + n}; }
   Copied& operator+=(int64_t n) { return *this = *this + n; }
@@ -189,20 +189,20 @@ inline Vec<T> kept_at(Squared<T>, Vec<T> made) { return made; }
 template <class T>
 inline Vec<T> kept_at(Behind<T> at, Vec<T> made) { return keep<T>(open_lanes<T>(at.mask), made); }
 
-// One of them, with -inf where the mask does not let it be chosen.
+// One of them, as it is read.
 template <class T>
 inline T entry_at(const T* x) { return *x; }
 template <class T>
-inline T entry_at(Behind<T> at) {
-  using Bits = std::conditional_t<sizeof(T) == 4, uint32_t, uint64_t>;
-  const T hidden = -kInf<T>;
-  Bits v, none;
-  std::memcpy(&v, at.x, sizeof v), std::memcpy(&none, &hidden, sizeof none);
-  const Bits open = Bits(0) - Bits(*at.mask != 0);  // by bits: a branch on a mask is a guess
-  v = (v & open) | (none & ~open);
-  T entry;
-  std::memcpy(&entry, &v, sizeof v);
-  return entry;
+inline T entry_at(Behind<T> at) { return *at.x; }
+
+// Of n entries, at places in a row that begins at `x`, those that its mask lets be chosen: they are moved together, and counted.
+template <class Place, class T>
+inline int leave_open(const Place&, T*, int32_t*, int n) { return n; }
+template <class T>
+inline int leave_open(const Behind<T>& x, T* entries, int32_t* at, int n) {
+  int open = 0;
+  for (int i = 0; i < n; ++i) entries[open] = entries[i], at[open] = at[i], open += x.mask[at[i]] != 0;
+  return open;
 }
 
 // Those of an incomplete step: as they are read, and with -inf where the mask does not let them be chosen.
@@ -542,17 +542,16 @@ inline void look_at_vector(Place<T> at, Vec<T>& top, Vec<T>& sum, Vec<T>& square
   }
 }
 
-// The same without squares: enough to see that few of its entries matter.
+// The same without squares and numbers: enough to see that few of its entries matter, by as few operations as a row without a mask
+// takes, for where rows come from memory each of them keeps a line from being asked for.
 template <bool hidden, class T>
-inline void look_at_vector(Glance<T> at, Vec<T>& top, Vec<T>& sum, Vec<T>&, Mask<T>& n) {
+inline void look_at_vector(Glance<T> at, Vec<T>& top, Vec<T>& sum, Vec<T>&, Mask<T>&) {
+  const Open<T> open = open_lanes<T>(at.mask);
   if constexpr (hidden) {
     const Vec<T> v = hide_vector<T>(load(at.x), at.mask);
-    const Mask<T> open = v != splat(-kInf<T>);  // NaN is open
-    top = vmax(v, top), count_where<T>(open, n), add_where<T>(open, v, sum);
+    top = vmax(v, top), add_where<T>(v != splat(-kInf<T>), v, sum);  // NaN is open
   } else {
     const Vec<T> v = load(at.x);
-    const Open<T> open = open_lanes<T>(at.mask);
-    count_where<T>(open, n);
 #if defined(__AVX512F__)
     top = select<T>(open, vmax(v, top), top), sum = select<T>(open, sum + v, sum);
 #else
@@ -797,11 +796,14 @@ inline int pick_few(const Row<T, Place>& row, const T* maxima, T bound, T* out, 
     for (unsigned lanes = bits_above<T>(load(maxima), splat(bound)); lanes; lanes &= lanes - 1) {
       if (n + turns > kFew) return 0;
       const int64_t first = from * kStep<T> + __builtin_ctz(lanes), whole = row.full * kStep<T>;
+      const int before = n;
       if (from + kBlock <= row.full) {
         for (int j = 0; j < turns; ++j) look(first + j * W, entry_at(row.x + (first + j * W)));
+        n = before + leave_open(row.x, out + before, at + before, n - before);
         continue;
       }
       for (int64_t k = first; k < row.steps * kStep<T>; k += W) look(k, k < whole ? entry_at(row.x + k) : row.tail[k - whole]);
+      n = before + leave_open(row.x, out + before, at + before, n - before);
     }
   }
   for (int i = n; i < (n + kStep<T> - 1) / kStep<T> * kStep<T>; ++i) out[i] = -kInf<T>;
@@ -1016,6 +1018,32 @@ inline bool write_sparse(const Row<T, Place>& row, int64_t K, Vec<T> tops, T top
   return true;
 }
 
+// Are nearly all of n numbers, whole vectors, above `low`? Where `low` is a radius less than the largest entry of a row, and these are
+// the largest of its parts, many of its entries matter then.
+template <class T>
+inline bool most_above(const T* maxima, int64_t n, T low) {
+  Mask<T> above{};
+  for (int64_t i = 0; i < n; i += kWidth<T>) count_where<T>(load(maxima + i) > splat(low), above);
+  return -int64_t(lanes_sum(above)) * 16 > n * 15;
+}
+
+// Adds the steps of a long row behind a mask to a survey; place(at, mask) is what a look reads from an entry on, and its mask there.
+template <bool hidden, class T, class Place>
+inline void survey_behind(const uint8_t* mask, int64_t steps, T* maxima, Survey<T>& all, Place&& place) {
+#if defined(__AVX512F__)
+  constexpr int64_t part = 512, block = kBlock * kStep<T>;
+  static_assert(part % block == 0);
+  alignas(kVectorBytes) char bits[part / 8];
+  for (int64_t from = 0, end = steps * kStep<T>; from < end; from += part) {
+    const int64_t n = std::min(part, end - from);
+    read_mask(mask + from, n, bits);
+    survey<hidden>(place(from, MaskPlace<T>{bits}), n / kStep<T>, kBlock, maxima + from / block * kWidth<T>, all);
+  }
+#else
+  survey<hidden>(place(0, mask), steps, kBlock, maxima, all);
+#endif
+}
+
 // A long row behind a mask, few of whose entries matter: nothing of it is copied. False where that is not so, and where
 // project_direct() would say so.
 template <class T>
@@ -1023,15 +1051,17 @@ inline bool project_behind(const T* x, const uint8_t* mask, int64_t K, double r,
   if (!plain_radius<T>(r)) return false;
   const Row<T, Behind<T>> row({x, mask}, K);
   Survey<T> all;
-  const auto look = [&](auto&& over) {
-    all = {}, over(Glance<T>{x, mask}, row.full, kBlock, s.maxima, all);
+  const auto look = [&](auto hidden) {
+    all = {};
+    survey_behind<hidden.value>(mask, row.full, s.maxima, all, [=](int64_t at, MaskPlace<T> m) { return Glance<T>{x + at, m}; });
     if (row.steps > row.full) survey_tail(row, s.maxima, all);
   };
-  look(survey<false, Glance<T>, T>);
-  if (!(lanes_sum(all.sum) > -kInf<T>)) look(survey<true, Glance<T>, T>);  // the scores have -inf themselves
-  const T top = lanes_max(all.top);
-  const double mean = lanes_sum(all.sum) / -double(lanes_sum(all.open));
-  return std::fabs(top) < kInf<T> && add_down(top, -r) > mean && write_sparse(row, K, all.top, top, r, p, s, threshold);
+  look(std::false_type());
+  if (!(lanes_sum(all.sum) > -kInf<T>)) look(std::true_type());  // the scores have -inf themselves
+  const T top = lanes_max(all.top), low = add_down(top, -r);
+  if (!(std::fabs(top) < kInf<T> && std::isfinite(lanes_sum(all.sum)))) return false;
+  const int64_t blocks = (row.steps + kBlock - 1) / kBlock * kWidth<T>;
+  return !most_above(s.maxima, blocks, low) && write_sparse(row, K, all.top, top, r, p, s, threshold);
 }
 
 // Copies a long row from behind its mask, with -inf for what is hidden; the survey is project_direct()'s of the copy.
@@ -1039,7 +1069,7 @@ template <class T>
 inline Survey<T> copy_behind(const T* x, const uint8_t* mask, int64_t K, T* to, T* maxima) {
   Survey<T> all;
   const Row<T, Behind<T>> row({x, mask}, K);
-  survey<true>(Copied<T>{x, mask, to}, row.full, kBlock, maxima, all);
+  survey_behind<true>(mask, row.full, maxima, all, [=](int64_t at, MaskPlace<T> m) { return Copied<T>{x + at, m, to + at}; });
   if (row.steps > row.full) {
     std::copy_n(row.tail, K - row.full * kStep<T>, to + row.full * kStep<T>);
     survey_tail(row, maxima, all);

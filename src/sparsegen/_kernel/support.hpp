@@ -114,37 +114,70 @@ inline void vjp_chosen_long(const uint32_t* words, const T* v, int64_t K, T scal
   write_chosen<stream, true>(words, v, K, size ? T(total.value() / double(size)) : T(0), scale, g, kAskAhead / sizeof(T));
 }
 
-// Rows of squares none of which is hidden, with their words, of which one more may be read. See FromShares: with p = (z^2 - tau) / r
-// and w summing to 0, w.p is w.z^2 / r.
+// A row whose words were kept, of which one more may be read. It is not NaN.
+template <class T>
+struct KeptRow {
+  const uint32_t* kept;
+  template <class Get>
+  Open<T> open(int64_t at, Vec<T>, Get&&) const {
+    const uint32_t* const from = kept + at / 32;
+    const uint32_t bits = uint32_t((uint64_t(from[1]) << 32 | from[0]) >> (at % 32));
+#if defined(__AVX512F__)
+    return Open<T>(bits);
+#else
+    return in_word<T>(spread_word<T>(bits), 0);
+#endif
+  }
+  T first() const { return T(0); }
+  const uint32_t* words(uint32_t*) const { return kept; }
+};
+
+// One of which p is read where it has support.
+template <class T>
+struct SharesOfWords : KeptRow<T> {
+  const T* p;
+  template <class Get>
+  Vec<T> operator()(int64_t at, Get&& get) const { return get(p + at); }
+  template <class F>
+  void line(int64_t at, F&& f) const { f(p + at); }
+};
+
+// gather_parts() of a row whose words were kept: p, too, is not read in parts without support.
+template <bool stream, class T, class S>
+inline int64_t gather_kept(const uint32_t* words, const T* p, const T* v, int64_t parts, T* g, int32_t* touched, S& s) {
+  constexpr int W = kWidth<T>, part = kPart<T>;
+  static_assert(32 % part == 0);
+  constexpr uint32_t lowest = ~0u >> (32 - part);
+  int64_t n = 0;
+  for (int64_t i = 0, at = 0; i < parts; ++i, at += part) {
+    if (!(words[at / 32] >> (at % 32) & lowest)) {
+      write_zeros<stream>(g + at, part);
+      continue;
+    }
+    for (int j = 0; j < part; j += W) s.add(load(p + at + j) > Vec<T>{}, load(p + at + j), load(v + at + j));
+    touched[n++] = int32_t(i);
+    if (n % kFold == 0) s.fold();
+  }
+  return n;
+}
+
+// Rows of squares none of which is hidden. See FromShares: with p = (z^2 - tau) / r and w summing to 0, w.p is w.z^2 / r.
 template <class T>
 struct FromWords {
   static constexpr int kArrays = 0;  // z is that of the last touch
   const uint32_t* const* kept;
   const T* const* z;
 
-  struct Row {
-    const uint32_t* kept;
+  struct Row : KeptRow<T> {
     const T* z;
     template <class Get>
     Vec<T> operator()(int64_t at, Get&& get) const { return get(z + at) * get(z + at); }
-    template <class Get>
-    Open<T> open(int64_t at, Vec<T>, Get&&) const {
-      const uint32_t* const from = kept + at / 32;
-      const uint32_t bits = uint32_t((uint64_t(from[1]) << 32 | from[0]) >> (at % 32));
-#if defined(__AVX512F__)
-      return Open<T>(bits);
-#else
-      return in_word<T>(spread_word<T>(bits), 0);
-#endif
-    }
-    T first() const { return T(0); }  // no row is NaN
     template <class F>
     void line(int64_t, F&&) const {}
-    const uint32_t* words(uint32_t*) const { return kept; }
   };
 
   FromWords from(int i) const { return {kept + i, z + i}; }
-  Row row(int i) const { return {kept[i], z[i]}; }
+  Row row(int i) const { return {{kept[i]}, z[i]}; }
   template <class F>
   void lines(F&&) const {}
 };
@@ -177,7 +210,7 @@ inline uint32_t word_at(const typename FromShares<T>::Row& row, uint32_t* words,
   return words[k / 32] = word;
 }
 template <class T>
-inline uint32_t word_at(const typename FromWords<T>::Row&, const uint32_t* words, int64_t k) { return words[k / 32]; }
+inline uint32_t word_at(const KeptRow<T>&, const uint32_t* words, int64_t k) { return words[k / 32]; }
 
 // The last one, of which there are only some entries.
 template <class T>
@@ -186,7 +219,7 @@ inline void last_word(const typename FromShares<T>::Row& row, uint32_t* words, i
   each_vector<T>(n, [&](int64_t j, auto get, auto) { words[k / 32] |= uint32_t(bits_above<T>(get(row.p + k + j), Vec<T>{})) << j; });
 }
 template <class T>
-inline void last_word(const typename FromWords<T>::Row&, const uint32_t*, int64_t, int64_t) {}
+inline void last_word(const KeptRow<T>&, const uint32_t*, int64_t, int64_t) {}
 
 // The words of a row: [p > 0].
 template <class T>
@@ -202,6 +235,7 @@ template <class T, class P, class F>
 class Spread {
   using Words = decltype(std::declval<P>().words(nullptr));
   static constexpr int W = kWidth<T>;
+  static constexpr bool kReadsAll = !std::is_base_of_v<SharesOfWords<T>, P>;  // of p and what the touch reads, to find support
   static constexpr int64_t kOften = 2 * W;  // words after which sums are folded: each of two chains has added 32 numbers to a lane
   // Where less than one word in kFew has support, v is read for those alone; else a branch that nobody foresees costs more. Each
   // chunk goes by the one before.
@@ -258,7 +292,7 @@ class Spread {
   template <bool with_v>
   void ask(int64_t k) const {
     for (int64_t at = k + kBackAhead<T>, end = at + 32; at < end; at += kLine<T>) {
-      p_.line(at, prefetch), touch_.line(at, prefetch);
+      if (with_v || kReadsAll) p_.line(at, prefetch), touch_.line(at, prefetch);
       if (with_v) prefetch(v_ + at);
     }
   }
