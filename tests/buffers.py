@@ -151,7 +151,8 @@ SQUARE, GIVEN, CONE, HOURGLASS, TOTAL = 2, 0, 1, 2, 3  # transform and rules as 
 def mapped(
     z, v, kind, control: float, storage: str, second: float = 1.0, along: bool = False, words: bool = False, spoil=None
 ):  # fmt: skip
-    """A map of (transform, rule, power) of rows along the middle of (outer, K, inner): p, its gradient and, if `along`, the control's.
+    """A map of (transform, rule, power), rows along the middle of (outer, K, inner): p, its gradient and, if `along`,
+    the control's.
 
     With `words` the support is kept as bits; `spoil(p)` are the probabilities that the way back is then given.
     """

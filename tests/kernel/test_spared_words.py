@@ -1,4 +1,4 @@
-"""Long rows onto a radius of their mean, and entmax-1.5, whose support is kept as bits: where it has none p is not read on the way back."""
+"""Long rows onto a radius of their mean, and of entmax-1.5, with their support as bits: elsewhere p is not read back."""
 
 import math
 
@@ -12,7 +12,7 @@ from buffers import CONE, EPS, HOURGLASS
 
 LIN, Q = 0, 0.3
 KINDS = {"cone": (LIN, CONE, False), "hourglass": (LIN, HOURGLASS, False), "root": (LIN, 0, True)}
-# Words are kept from 8192 entries on; shorter rows take them as well. Nothing over, some of a vector, of a word, of a block.
+# Words are kept from 8192 entries on; shorter rows take them as well. Nothing over; some of a vector, a word, a block.
 SIZES = (1024, 1025, 1100, 2048, 8192, 8199, 8224, 9001)
 
 
