@@ -143,15 +143,24 @@ def wrong(maps: dict[str, Any]) -> str:
     return ", ".join(name for name, found in maps["gate"].items() if found["plain"]["state"] == "wrong") or "nobody"
 
 
+def family_table(family: dict[str, Any], beside: str) -> str:
+    def cell(found: dict[str, float]) -> str:
+        return " / ".join(number(found[f"{part}_to_{beside}"]) for part in ("forward", "backward"))
+
+    names, cases = family["cases"][0]["maps"], family["cases"]
+    rows = [[name, *(cell(case["maps"][name]) for case in cases)] for name in names]
+    return table(["forward / backward", *map(shape, cases)], rows)
+
+
 @mark(*FAMILY, name="maps")
 def every_map(family: dict[str, Any]) -> str:
-    head = ["forward / backward", *(shape(case) for case in family["cases"])]
-    rows = [
-        [name, *(f"{number(case['maps'][name]['forward_to_softmax'])} / "
-                 f"{number(case['maps'][name]['backward_to_softmax'])}" for case in family["cases"])]
-        for name in family["cases"][0]["maps"]
-    ]  # fmt: skip
-    return table(head, rows)
+    return family_table(family, "softmax")
+
+
+@mark("family", name="alike")
+def alike(family: dict[str, Any]) -> str:
+    """Beside sparsegen_lin, with its own control and with one that leaves as many entries."""
+    return family_table(family, "lin_alike")
 
 
 @mark("family", name="entmax")

@@ -732,7 +732,8 @@ MapCase make(Random& random) {
   c.second.clear();
   for (int64_t row = 0; row < (seconds ? c.rows() : 1); ++row) c.second.push_back(random_second(random, c));
   const bool by_mean = c.rule == Rule::cone || c.rule == Rule::hourglass, root = c.power && !seconds && c.second[0] == 1.5;
-  const bool kind = c.transform == Transform::sq || (c.transform == Transform::lin && by_mean) || root;
+  const bool made = c.transform != Transform::lin && c.rule == Rule::given && !c.power;
+  const bool kind = made || c.transform == Transform::sq || (c.transform == Transform::lin && by_mean) || root;
   const bool can_keep = kind && !c.bare && !radii && c.mask.empty() && size_of(c.storage) > 2;
   c.words = can_keep && random.one_in(2);
   return c;

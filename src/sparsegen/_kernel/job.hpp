@@ -114,10 +114,12 @@ inline bool words_suffice(Transform transform, Rule rule, bool power, double rad
   return rule == Rule::total ? radius >= kWordsFromShare : K < kWordsBelow;
 }
 
-// Or do they tell where p need not be read? Of long rows of which few entries may matter: linear ones onto a radius of their mean, and
-// entmax with alpha = 1.5. Shorter ones do not gain on the way back what the words cost on the way there.
-inline constexpr int64_t kSpareFrom = 8192;
+// Or do they tell where nothing need be read? Of long rows of which few entries may matter: exponentials, logarithms and squares onto a
+// given radius; linear ones onto a radius of their mean, and entmax with alpha = 1.5. From where the way back gains more than words cost on
+// the way there.
+inline constexpr int64_t kSpareGivenFrom = 2048, kSpareFrom = 8192;
 inline bool words_spare(Transform transform, Rule rule, bool power, double second, int64_t K) {
+  if (!power && rule == Rule::given) return transform != Transform::lin && K >= kSpareGivenFrom;
   if (K < kSpareFrom) return false;
   return power ? second == 1.5 : transform == Transform::lin && (rule == Rule::cone || rule == Rule::hourglass);
 }

@@ -484,9 +484,9 @@ class MapVjpBlock {
     const double* const base = job_.base + row;
     const int* const at = steep_.row;
     switch (job_.transform) {
-      case Transform::lin: climb([](int) { return [](Vec<T> x, Vec<T>) { return x; }; }); break;
+      case Transform::lin: climb(row, [](int) { return [](Vec<T> x, Vec<T>) { return x; }; }); break;
       case Transform::exp:
-        climb([&](int i) {
+        climb(row, [&](int i) {
           const T least = std::numeric_limits<T>::min();
           const Vec<T> top = splat(T(base[at[i]])), by = splat(total_ ? std::max(T(job_.second_of(row + at[i])), least) : T(1));
           return [=](Vec<T> x, Vec<T> z) { return x * (vexp<T>((z - top) / by) / by); };
@@ -494,28 +494,45 @@ class MapVjpBlock {
         break;
       case Transform::sq:
         if (times_) {
-          climb_by(Times<T>{steep_.z});
+          climb_by(row, Times<T>{steep_.z});
           break;
         }
-        climb([=](int i) {
+        climb(row, [=](int i) {
           const Vec<T> unit = splat(T(base[at[i]]));
           return [=](Vec<T> x, Vec<T> z) { return x * (T(2) * (z * unit) * unit); };
         });
         break;
-      case Transform::log: climb([](int) { return [](Vec<T> x, Vec<T> z) { return x / z; }; }); break;  // 1 / z may be infinite
+      case Transform::log: climb(row, [](int) { return [](Vec<T> x, Vec<T> z) { return x / z; }; }); break;  // 1 / z may be infinite
     }
     keep_controls(row, steep_);
   }
 
   template <class Of>
-  void climb(Of of) {
-    climb_by(Steep<T, Of>{steep_.z, of});
+  void climb(int64_t row, Of of) {
+    climb_by(row, Steep<T, Of>{steep_.z, of});
   }
 
   template <class F>
-  void climb_by(const F& steep) {
-    if (given_ && !job_.grad_radius) steep_.template run<Along::none>(job_.K, s_, steep);
+  void climb_by(int64_t row, const F& steep) {
+    if (given_ && !job_.grad_radius && job_.words && job_.K >= kSkipFrom) pull_chosen(row, steep);
+    else if (given_ && !job_.grad_radius) steep_.template run<Along::none>(job_.K, s_, steep);
     else steep_.template run<Along::before>(job_.K, s_, steep);
+  }
+
+  // Long rows onto a given radius: nothing of them is read where words have no support.
+  template <class F>
+  void pull_chosen(int64_t row, const F& steep) {
+    for (int i = 0; i < steep_.n; ++i) {
+      const int64_t at = row + steep_.row[i];
+      if (std::isnan(job_.found[at])) {
+        std::fill_n(steep_.g[i], job_.K, steep_.p[i][0]);
+        continue;
+      }
+      const auto touch = steep.row(i);
+      using Touch = std::decay_t<decltype(touch)>;
+      const auto f = s_.stream && aligned(steep_.g[i]) ? vjp_chosen_long<true, T, Touch> : vjp_chosen_long<false, T, Touch>;
+      f(job_.words + at * words_of(job_.K), steep_.v[i], job_.K, steep_.scale[i], steep_.g[i], touch);
+    }
   }
 
   // Squares of which w.p, if it is wanted, is found without p. What is found along w is w.z^2: of this, half of the factor makes w.p.

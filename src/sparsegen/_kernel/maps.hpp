@@ -63,7 +63,7 @@ class MapBlock {
     if (job_.transform == Transform::exp && job_.rule == Rule::given && !job_.power) scale_exponentials(made, n);
     for (int i = 0; i < n; ++i)
       if (!(done >> i & 1)) keep(row + i, made[i]);
-    if (!one_by_one && (larger_ == 0 || larger_ == ~0u >> (32 - n))) return project(made, 0, n, K, dst);
+    if (!one_by_one && (larger_ == 0 || larger_ == ~0u >> (32 - n))) return project(made, row, 0, n, K, dst);
     for (int i = 0; i < n; ++i)
       if (!(done >> i & 1) && made[i].way != Way::shares) finish(made, row, i, K, dst);
   }
@@ -243,13 +243,14 @@ class MapBlock {
     unsigned done = 0;
     for (int i = 0; i < n; ++i) {
       sizes_[i] = kInf<T>;
-      done |= unsigned(square_alone(row + i, src[i], sizes_[i], dst[i])) << i;
+      done |= unsigned(square_alone(row + i, src[i], sizes_[i], dst[i], words_past(row, i))) << i;
     }
+    if (words_past(row, 0)) has_words_ |= done;
     return done;
   }
 
   // One of them. True if few of its squares matter, and it is done: no others are made. Else its size is found, if none is hidden.
-  bool square_alone(int64_t row, const T* z, T& size, T* p) const {
+  bool square_alone(int64_t row, const T* z, T& size, T* p, uint32_t* words) const {
     const int64_t K = job_.K;
     const Row<T, Sized<T>> sizes({z}, K);
     Survey<T> all;
@@ -268,7 +269,7 @@ class MapBlock {
       store(s_.maxima + i, made.template of<false>(load(s_.maxima + i)));
     const Row<T, Made<T>> points({z, made}, K);
     double threshold;
-    if (!write_sparse(points, K, made.template of<false>(all.top), T(0), r, p, s_, threshold)) return false;
+    if (!write_sparse(points, K, made.template of<false>(all.top), T(0), r, p, s_, threshold, words)) return false;
     keep(row, found);
     return true;
   }
@@ -378,23 +379,31 @@ class MapBlock {
     job_.count_out[row] = made.open ? double(job_.K) : 0;  // 0: some may be hidden
   }
 
-  void project(const Prepared* made, int first, int n, int64_t K, T** dst) {
+  // The words of row i, counted from `row`, if they are to be found while it is written past the caches.
+  uint32_t* words_past(int64_t row, int i) const { return s_.stream && job_.K > kGroupLimit<T> ? words_at(row + i) : nullptr; }
+
+  // Rows [first, first + n) of those from `row` on.
+  void project(const Prepared* made, int64_t row, int first, int n, int64_t K, T** dst) {
     const T* from[kGroup];
+    uint32_t* kept[kGroup];
     double r[kGroup], threshold[kGroup];
     for (int i = 0; i < n; ++i) from[i] = points_[first + i], r[i] = made[first + i].radius;
     Scratch<T> s = s_;
     s.sums = larger_ >> first & 1 ? sum_of_ + first : nullptr;
     s.rows = slot(first);
     s.next = next_.from(first);
+    for (int i = 0; i < n; ++i) kept[i] = words_past(row, first + i);
+    s.kept = kept[0] ? kept : nullptr, s.has_words = 0;
     s.squares = later_ ? later_rows_ + first : nullptr;
     project_group(plain_, r, from, n, K, dst + first, radii_, s, threshold);
+    has_words_ |= s.has_words << first;
   }
 
   // Row i of those from `row` on.
   void finish(const Prepared* made, int64_t row, int i, int64_t K, T** dst) {
     T *const x = slot(i), *const p = dst[i];
     switch (made[i].way) {
-      case Way::project: return project(made, i, 1, K, dst);
+      case Way::project: return project(made, row, i, 1, K, dst);
       case Way::shares: return write_shares_of(made[i], points_[i], p);
       case Way::root:
         has_words_ |= unsigned(root_row(points_[i], K, p, s_, x, points_[i] == x ? 0 : K, words_at(row + i))) << i;
@@ -441,8 +450,8 @@ inline void map_rows(const MapJob& job, int64_t begin, int64_t end) {
   const Workspace<T> workspace(K, job.power ? kPowerSlots * group : apart ? 2 * group : group);
   Scratch<T> s = workspace.view(), out = s;
   if (apart) out.rows += group * s.stride;
-  // Words are read off what was written, but for shares of longer rows and for roots alone, which make them as they are written.
-  const bool makes_words = job.power ? K > kGroupLimit<T> : job.rule == Rule::total && K > kBesideLimit;
+  // Words are read off what was written, but for shares of longer rows and for rows alone, which make them as they are written.
+  const bool makes_words = job.rule == Rule::total ? K > kBesideLimit : K > kGroupLimit<T>;
   const bool reads_back = job.words && !makes_words;
   s.stream = write && !reads_back && job.written_past(2);
   s.hidden = job.mask != nullptr;

@@ -253,11 +253,11 @@ struct Kind {
 static int64_t words_kept(const TensorRows& z, const Kind& m, double radius, double second) {
   const int64_t bytes = z.rows * z.K * (z.storage == int(Storage::float64) ? 8 : 4);
   const bool whole = Rule(m.rule) == Rule::total && radius == 1;  // nobody asks for the support of shares of all of a sum
-  if (whole || z.storage > int(Storage::float64) || bytes < kWordsFrom) return 0;
+  if (whole || z.storage > int(Storage::float64)) return 0;
   const Transform transform = Transform(m.transform);
   const Rule rule = Rule(m.rule);
-  const bool kept = words_suffice(transform, rule, m.power, radius, z.K) || words_spare(transform, rule, m.power, second, z.K);
-  return kept ? z.rows * words_of(z.K) + 1 : 0;
+  const bool suffice = bytes >= kWordsFrom && words_suffice(transform, rule, m.power, radius, z.K);
+  return suffice || words_spare(transform, rule, m.power, second, z.K) ? z.rows * words_of(z.K) + 1 : 0;
 }
 
 // The same of torch's tensors, for small calls: see tensors.hpp. With `keep`, p and what the way back needs of each row; None where more has to be asked.

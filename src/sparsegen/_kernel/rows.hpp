@@ -616,7 +616,7 @@ inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, 
     }
     for (int j = 0; j < m; ++j) {
       const auto f = stream && aligned(g[i + j]) ? vjp_chosen_long<true, T> : vjp_chosen_long<false, T>;
-      f(words + j * step, v[i + j], K, scale[0], g[i + j]);
+      f(words + j * step, v[i + j], K, scale[0], g[i + j], Straight{});
     }
   }
 }
@@ -650,7 +650,7 @@ inline void vjp_chosen_stored(const uint32_t* words, const S* v, int64_t K, floa
   each([&](int64_t at, int64_t n, const uint32_t* in, bool some) {
     if (!some) return void(std::fill_n(g + at, n, S{}));
     widen_row(v + at, n, wide);
-    write_chosen<false, false>(in, wide, n, mean, scale, wide, 0);
+    write_chosen<false, false>(in, wide, n, mean, scale, wide, 0, Straight{});
     narrow_row<false>(wide, n, g + at);
   });
 }

@@ -1004,17 +1004,18 @@ inline double settle(Cut<T>& cut, T top, double r, double& threshold) {
 }
 
 // Projects a row by the maxima of its lanes and of its blocks; false where many entries matter, and where project_direct() would say so.
+// The support goes to `words` unless null.
 template <class T, class Place>
 inline bool write_sparse(const Row<T, Place>& row, int64_t K, Vec<T> tops, T top, double r, T* p, const Scratch<T>& s,
-                         double& threshold) {
+                         double& threshold, uint32_t* words = nullptr) {
   Cut<T> cut;
   ask_for_beginning(row, K, s);
   if (!find_sparse(row, s.maxima, tops, top, r, s, cut)) return false;
   const double scale = settle(cut, top, r, threshold);
   if (std::isnan(scale)) return false;
-  if (cut.few && !s.stream) return write_few(K, s.picked, s.touched, cut, scale, p), true;
+  if (cut.few && !s.stream && !words) return write_few(K, s.picked, s.touched, cut, scale, p), true;
   const auto write = s.stream && aligned(p) ? write_row<true, T, Place> : write_row<false, T, Place>;
-  write(row, K, s.maxima, cut, scale, p, nullptr);
+  write(row, K, s.maxima, cut, scale, p, words);
   return true;
 }
 

@@ -54,12 +54,12 @@ inline void each_chosen(const uint32_t* words, int64_t K, F&& f, None&& none) {
   each_vector<T>(K - k, [&](int64_t j, auto get, auto write) { f(k + j, in_word<T>(word, int(j)), get, write); });
 }
 
-// grad_x = w / r, given the mean and 1 / r. It asks for the memory `next` entries on; 0: for none.
-template <bool stream, bool skip, class T>
-inline void write_chosen(const uint32_t* words, const T* v, int64_t K, T mean, T scale, T* g, int64_t next) {
+// grad_x = w / r, given the mean and 1 / r, with a last touch. It asks for the memory `next` entries on; 0: for none.
+template <bool stream, bool skip, class T, class F>
+inline void write_chosen(const uint32_t* words, const T* v, int64_t K, T mean, T scale, T* g, int64_t next, const F& touch) {
   const Vec<T> m = splat(mean), s = splat(scale);
   each_chosen<T, stream, skip>(words, K, [=](int64_t at, Mask<T> in, auto get, auto write) {
-    write(g + at, keep<T>(in, get(v + at) - m) * s);
+    write(g + at, touch(keep<T>(in, get(v + at) - m) * s, at, get));
     if (!stream && next && at % kLine<T> == 0) prefetch_to_write(g + at + next);
   }, [=](int64_t at) {
     write_zeros<stream>(g + at, 32);
@@ -95,13 +95,13 @@ inline void vjp_chosen(const uint32_t* words, const T* const* v, int n, int64_t 
   store(mean, fold_rows<T, Sum>(sum) / load(size));
   for (int i = 0; i < n; ++i) {
     ask(n + i);
-    write_chosen<stream, false>(words + i * step, v[i], K, mean[i], scale[i], g[i], next);
+    write_chosen<stream, false>(words + i * step, v[i], K, mean[i], scale[i], g[i], next, Straight{});
   }
 }
 
 // A longer row; words without support are worth a branch.
-template <bool stream, class T>
-inline void vjp_chosen_long(const uint32_t* words, const T* v, int64_t K, T scale, T* g) {
+template <bool stream, class T, class F = Straight>
+inline void vjp_chosen_long(const uint32_t* words, const T* v, int64_t K, T scale, T* g, const F& touch = F{}) {
   Total<T> total;
   Vec<T> sum{};
   int64_t n = 0;
@@ -111,7 +111,7 @@ inline void vjp_chosen_long(const uint32_t* words, const T* v, int64_t K, T scal
   }, [](int64_t) {});
   total.add(lanes_sum(sum));
   const int64_t size = support_size(words, K);
-  write_chosen<stream, true>(words, v, K, size ? T(total.value() / double(size)) : T(0), scale, g, kAskAhead / sizeof(T));
+  write_chosen<stream, true>(words, v, K, size ? T(total.value() / double(size)) : T(0), scale, g, kAskAhead / sizeof(T), touch);
 }
 
 // A row whose words were kept, of which one more may be read. It is not NaN.

@@ -33,6 +33,8 @@ QUICK_SHAPES = [(16, 10), (8, 40)]
 CONTROLS = {"lam": 0.1, "q": 0.5, "temperature": 0.8, "alpha": 1.3}
 LIN, SOFTMAX = "sparsegen_lin", "torch.softmax"
 TRANSCENDENTAL = ("sparsegen_exp", "sparsegen_log", "softmax", "sparsegen_softmax", "entmax")
+ALIKE = ", sparsegen_lin"  # behind a map's name: on the scores of that map, with supports as large
+ALIKE_ENTRIES = 2**20  # of which these are found
 PEER_ENTRIES = 2**18  # the package entmax sorts: it is given fewer rows
 
 
@@ -70,47 +72,58 @@ def reference(name: str, z: Tensor) -> Tensor:
     return plain.project(torch, x, radius)
 
 
-def _pair(name: str, x: Tensor) -> dict[str, Callable[[], Any]]:
-    f, z = partial(getattr(sgt, name), **controls_of(name)), input_of(name, x)
-    same(name, f(z[:16]), reference(name, z[:16]), 1e-3, 2e-5)
+def _both_ways(name: str, f: Callable[[Tensor], Tensor], z: Tensor) -> dict[str, Callable[[], Any]]:
     leaf = z.clone().requires_grad_()
-    p, v = f(leaf), scores(*x.shape).flip(0)
+    p, v = f(leaf), scores(*z.shape).flip(0)
     return {
         f"{name}/forward": lambda: f(z),
         f"{name}/backward": lambda: torch.autograd.grad(p, leaf, v, retain_graph=True),
     }
 
 
-def _softmax(x: Tensor) -> dict[str, Callable[[], Any]]:
-    leaf = x.clone().requires_grad_()
-    p, v = torch.softmax(leaf, -1), scores(*x.shape).flip(0)
-    return {
-        f"{SOFTMAX}/forward": lambda: torch.softmax(x, -1),
-        f"{SOFTMAX}/backward": lambda: torch.autograd.grad(p, leaf, v, retain_graph=True),
-    }
+def _map(name: str, z: Tensor) -> dict[str, Callable[[], Any]]:
+    f = partial(getattr(sgt, name), **controls_of(name))
+    same(name, f(z[:16]), reference(name, z[:16]), 1e-3, 2e-5)
+    return _both_ways(name, f, z)
+
+
+def lam_alike(name: str, x: Tensor) -> float:
+    """The lam with which sparsegen_lin gives the scores of a map, on average, supports as large as that map does.
+
+    >>> lam_alike("hardmax", torch.tensor([[0.0, 1.0, 0.9]])) > 0.9
+    True
+    """
+    z = input_of(name, x[: max(1, ALIKE_ENTRIES // x.shape[-1])])
+    sizes = (getattr(sgt, name)(z, **controls_of(name)) > 0).sum(-1)
+    return float(sg.lam_for_mean_support(z.numpy(), float(sizes.double().mean())))
 
 
 def every_map(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
-    """Forward and backward of every map over those of sparsegen_lin and of torch.softmax, one thread.
+    """Forward and backward of every map, one thread, over those of torch.softmax and of sparsegen_lin.
 
-    >>> sorted(every_map((4, 8), 0.0)["maps"]["softmax"])
-    ['backward_to_lin', 'backward_to_softmax', 'forward_to_lin', 'forward_to_softmax']
+    That is with its own control, and with one that leaves as many entries as the map at hand does: what a call
+    takes goes by their number, whatever the map.
+
+    >>> sorted(every_map((4, 8), 0.0)["maps"]["softmax"])[:3]
+    ['backward_to_lin', 'backward_to_lin_alike', 'backward_to_softmax']
     """
+    x = scores(*shape)
+    lams = {name: lam_alike(name, x) for name in MAPS}
 
     def make() -> dict[str, Callable[[], Any]]:
-        x = scores(*shape)
-        calls = _softmax(x)
+        calls = _both_ways(SOFTMAX, partial(torch.softmax, dim=-1), x.clone())
         for name in MAPS:
-            calls |= _pair(name, x)
+            calls |= _map(name, input_of(name, x))
+            calls |= _both_ways(f"{name}{ALIKE}", partial(sgt.sparsegen_lin, lam=lams[name]), input_of(name, x))
         return calls
 
-    times = in_places(make, seconds * len(MAPS) / 2)
+    times = in_places(make, seconds * len(MAPS))
     found: dict[str, dict[str, float]] = {name: {} for name in MAPS}
     for name in MAPS:
         for part in ("forward", "backward"):
-            for key, other in (("lin", LIN), ("softmax", SOFTMAX)):
+            for key, other in (("lin", LIN), ("lin_alike", f"{name}{ALIKE}"), ("softmax", SOFTMAX)):
                 found[name][f"{part}_to_{key}"] = ratio(times, f"{name}/{part}", f"{other}/{part}")
-    return {"rows": shape[0], "K": shape[1], "times": times, "maps": found}
+    return {"rows": shape[0], "K": shape[1], "times": times, "maps": found, "lam_alike": lams}
 
 
 def masks(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
@@ -213,13 +226,13 @@ def promises(result: dict[str, Any]) -> list[dict[str, Any]]:
     long = [case for case in result["entmax"] if case["K"] >= 512]
     others = [t for case in long for name, t in case["times_as_long"].items()]
     sort = [case["times_as_long"]["entmax sort"] for case in long if "entmax sort" in case["times_as_long"]]
+    beside = [
+        _promise(f"other maps / {other}, {part}, worst cell", cells(f"{part}_to_{key}", algebraic.__contains__), limit)
+        for key, other in (("lin", LIN), ("lin_alike", f"{LIN} with supports as large"))
+        for part, limit in (("forward", 1.5), ("backward", 2.0))
+    ]
     return [
-        _promise(
-            "other maps / sparsegen_lin, forward, worst cell", cells("forward_to_lin", algebraic.__contains__), 1.5
-        ),
-        _promise(
-            "other maps / sparsegen_lin, backward, worst cell", cells("backward_to_lin", algebraic.__contains__), 2.0
-        ),
+        *beside,
         _promise("mask= / without, worst cell", [case["ratio"]["mask"] for case in result["masks"]], 1.2),
         _promise("entmax sort / entmax15, K >= 512, times as long, worst", sort, 20.0, most=False),
         _promise("the package's best / entmax15, K >= 512, times as long, worst", others, 3.0, most=False),

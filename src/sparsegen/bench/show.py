@@ -146,6 +146,13 @@ def maps(result: dict[str, Any]) -> Iterator[Any]:
         yield _targets(result)
 
 
+FAMILY_BESIDE = {
+    "lin": "sparsegen_lin's",
+    "lin_alike": "sparsegen_lin's with supports as large",
+    "softmax": "torch.softmax's",
+}
+
+
 def _family_grid(result: dict[str, Any], key: str, title: str) -> Table:
     made = _wrapped(title, "", *(f"{row['rows']}\nx {row['K']}" for row in result["cases"]))
     for name in result["cases"][0]["maps"]:
@@ -156,7 +163,7 @@ def _family_grid(result: dict[str, Any], key: str, title: str) -> Table:
 def family(result: dict[str, Any]) -> Iterator[Any]:
     """Tables of `bench family`."""
     for part in ("forward", "backward"):
-        for key, other in (("lin", "sparsegen_lin's"), ("softmax", "torch.softmax's")):
+        for key, other in FAMILY_BESIDE.items():
             yield _family_grid(result, f"{part}_to_{key}", f"{part} / {other}, one thread")
     made = _wrapped(
         "Masked calls / the same without a mask", "", *(f"{r['rows']}\nx {r['K']}" for r in result["masks"])
