@@ -1032,7 +1032,7 @@ inline bool most_above(const T* maxima, int64_t n, T low) {
 template <bool hidden, class T, class Place>
 inline void survey_behind(const uint8_t* mask, int64_t steps, T* maxima, Survey<T>& all, Place&& place) {
 #if defined(__AVX512F__)
-  constexpr int64_t part = 512, block = kBlock * kStep<T>;
+  constexpr int64_t part = 1024, block = kBlock * kStep<T>;
   static_assert(part % block == 0);
   alignas(kVectorBytes) char bits[part / 8];
   for (int64_t from = 0, end = steps * kStep<T>; from < end; from += part) {
