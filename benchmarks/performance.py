@@ -13,7 +13,7 @@ from sparsegen.bench.show import number
 
 OURS = "sparsegen"
 FIRST = (OURS, "torch.softmax", "copy")  # in tables; others follow by name
-MAPS, FAMILY = ((name, f"{name}-zen4", f"{name}-xeon") for name in ("maps", "family"))  # one file per processor
+MAPS, FAMILY = ((name, f"{name}-zen5", f"{name}-xeon") for name in ("maps", "family"))  # one file per processor
 LONG = 512  # entries of a row from which other libraries are compared in a sentence
 
 

@@ -50,7 +50,7 @@ def large(n: int, dtype: str = "float32"):
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
-@pytest.mark.parametrize("n", [50, 130, 512, 1100, 2048, 8200, 40_000])
+@pytest.mark.parametrize("n", [50, 80, 100, 128, 130, 512, 1100, 2048, 8200, 40_000])
 def test_past_the_caches_or_into_them_the_bits_are_the_same(n, dtype, engine):
     x = large(n, dtype)
     v = x[::-1].copy()

@@ -610,6 +610,13 @@ inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, 
     const int m = std::min(W, n - i);
     if (K <= kChosenGroupLimit) {
       const bool past = stream && K % W == 0 && all_aligned(g + i, m);
+#if defined(__AVX512F__)
+      if (sizeof(T) == 4 && K > kChosenVectors / 2 * W && K <= kChosenVectors * W) {
+        const auto held = past ? chosen_held_of<true, T>(K) : chosen_held_of<false, T>(K);
+        held(words, v + i, m, K, scale, g + i);
+        continue;
+      }
+#endif
       const auto f = past ? vjp_chosen<true, T> : vjp_chosen<false, T>;
       f(words, v + i, m, K, scale, g + i);
       continue;

@@ -99,6 +99,45 @@ inline void vjp_chosen(const uint32_t* words, const T* const* v, int n, int64_t 
   }
 }
 
+#if defined(__AVX512F__)
+// Rows of N vectors, the last of which may be incomplete, one after the other: v is held in registers from the sum to the gradient, as
+// vjp_held() has it. The words of a row follow those of the row before.
+template <int N, bool stream, class T>
+inline void vjp_chosen_held(const uint32_t* words, const T* const* v, int n, int64_t K, const T* scale, T* const* g) {
+  constexpr int W = kWidth<T>, last = N - 1;
+  const int64_t step = words_of(K), next = n * K;
+  const unsigned bits = ~0u >> (32 - int(K - last * W));
+  for (int i = 0; i < n; ++i, words += step) {
+    const char* const in = reinterpret_cast<const char*>(words);
+    for (int j = 0; j < N; ++j) prefetch(v[i] + next + j * W);
+    if (!stream) for (int j = 0; j < N; ++j) prefetch_to_write(g[i] + next + j * W);
+    Vec<T> held[N], sums[2] = {};
+    Open<T> on[N];
+    for (int j = 0; j < N; ++j) {
+      std::memcpy(&on[j], in + j * sizeof on[j], sizeof on[j]);
+      held[j] = j < last ? load(v[i] + j * W) : load_bits(v[i] + j * W, bits);
+      add_where<T>(on[j], held[j], sums[j % 2]);
+    }
+    const Vec<T> mean = splat(lanes_sum(sums[0] + sums[1]) / T(std::max<int64_t>(support_size(words, K), 1)));
+    for (int j = 0; j < N; ++j) {
+      const Vec<T> made = keep<T>(on[j], held[j] - mean) * splat(scale[i]);
+      if (stream || j < last) put<stream>(g[i] + j * W, made);
+      else store_bits(g[i] + j * W, made, bits);
+    }
+  }
+}
+
+inline constexpr int kChosenVectors = 8;  // of the longest row that is held so
+
+// vjp_chosen_held() of as many vectors as a row of more than half of that number has.
+template <bool stream, class T>
+inline auto chosen_held_of(int64_t K) {
+  constexpr decltype(&vjp_chosen_held<8, stream, T>) of[] = {vjp_chosen_held<5, stream, T>, vjp_chosen_held<6, stream, T>,
+                                                              vjp_chosen_held<7, stream, T>, vjp_chosen_held<8, stream, T>};
+  return of[(K - 1) / kWidth<T> - kChosenVectors / 2];
+}
+#endif
+
 // A longer row; words without support are worth a branch.
 template <bool stream, class T, class F = Straight>
 inline void vjp_chosen_long(const uint32_t* words, const T* v, int64_t K, T scale, T* g, const F& touch = F{}) {
