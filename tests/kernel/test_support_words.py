@@ -12,7 +12,7 @@ from test_vjp import closed_form
 torch = pytest.importorskip("torch")
 sgt = pytest.importorskip("sparsegen.torch")
 
-SIZES = [1, 5, 31, 32, 33, 63, 64, 100, 128, 512, 513, 1000, 4097]
+SIZES = [1, 5, 31, 32, 33, 63, 64, 65, 81, 100, 128, 512, 513, 1000, 4097]
 
 
 def case(rows, k, storage, seed=0):
