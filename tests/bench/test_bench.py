@@ -23,7 +23,7 @@ from typer.testing import CliRunner
 
 import sparsegen.torch as sgt
 from oracle import project_bisect, project_exact
-from sparsegen.bench import attention, draw, estimator, losses, maps, measure, overhead, peers, scaling, show
+from sparsegen.bench import attention, draw, estimator, family, losses, maps, measure, overhead, peers, scaling, show
 from sparsegen.bench import run as benches
 from sparsegen.bench.inputs import adversarial_rows, scores
 from sparsegen.bench.measure import Settings, geometric_mean, in_places, interleaved
@@ -533,3 +533,17 @@ def test_an_unknown_name_and_bad_threads_are_refused_by_name():
 def test_verdicts_are_kept_without_what_they_do_not_know():
     assert Verdict("right", 0.0).record() == {"state": "right", "error": 0.0}
     assert "median_us" not in set(keys(Verdict("wrong", 1.0).record()))
+
+
+@pytest.mark.parametrize("name", ["sparsegen_sq", "spherical_softmax", "entmax15", "hardmax", "softmax"])
+def test_the_lam_that_stands_beside_a_map_leaves_as_many_entries(name):
+    x = scores(64, 500)
+    z = family.input_of(name, x)
+    sizes = [
+        (p > 0).sum(-1).double().mean()
+        for p in (
+            getattr(sgt, name)(z, **family.controls_of(name)),
+            sgt.sparsegen_lin(z, lam=family.lam_alike(name, x)),
+        )
+    ]
+    assert abs(sizes[0] - sizes[1]) <= 0.01 * sizes[0] + 0.5
