@@ -131,12 +131,12 @@ def test_parts_of_a_sum_equal_the_bisection_and_a_call_a_row(name, power, dtype,
 
 
 @pytest.mark.parametrize("dtype", SCALES)
-@pytest.mark.parametrize("k", [8200, 8256])
+@pytest.mark.parametrize("k", [2048, 2100, 8200, 8256])
 def test_most_of_a_sum_as_a_radius_of_the_mean_of_long_rows(k, dtype, engine):
     """Rows without negative entries are projected by their sums; others stand among them and are as they are alone."""
     rng, eps = np.random.default_rng(k), np.finfo(dtype).eps
-    z = (np.abs(rng.normal(size=(7, k))) + 0.1).astype(dtype)
-    z[1, ::3], z[2, k - 1], z[3, k // 2], z[4, 7], z[5, 0] = 0, 0, -0.25, -np.inf, np.nan
+    z = (np.abs(rng.normal(size=(8, k))) + 0.1).astype(dtype)
+    z[1, ::3], z[2, k - 1], z[3, k // 2], z[4, 7], z[5, 0], z[7, 1] = 0, 0, -0.25, -np.inf, np.nan, -0.25
     p = sg.sum_normalization_plus(z)
     for i in (0, 1, 2, 6):  # where every entry has a share, by the sum alone; with zeros, by a threshold that rounds
         want = z[i].astype(np.float64) / math.fsum(z[i].tolist())
@@ -145,12 +145,35 @@ def test_most_of_a_sum_as_a_radius_of_the_mean_of_long_rows(k, dtype, engine):
     assert np.isnan(p[5]).all()
     for q in (0.0, 0.1 / k, 1 / k, 1.5 / k):
         p = sg.sparsehourglass(z, q=q)
-        assert (abs(p[[0, 1, 2, 3, 4, 6]].astype(np.float64).sum(-1) - 1) <= 4 * eps).all()
-        for i in (0, 1, 2, 3, 6):
+        assert (abs(p[[0, 1, 2, 3, 4, 6, 7]].astype(np.float64).sum(-1) - 1) <= 4 * eps).all()
+        for i in (0, 1, 2, 3, 6, 7):
             radius = (abs(math.fsum(z[i].tolist()) / k) + q) / (1 / k + q)
             want = project_bisect(z[i : i + 1], radius)[0]
             np.testing.assert_allclose(p[i], want, rtol=0, atol=4 * eps * want.max(), err_msg=f"{q} {i}")
             np.testing.assert_array_equal(sg.sparsehourglass(z[i], q=q), p[i])
+
+
+@pytest.mark.parametrize("dtype", SCALES)
+@pytest.mark.parametrize("k", [8193, 8256, 20_011])
+def test_long_rows_read_once_for_mean_and_threshold_equal_the_bisection(k, dtype, engine):
+    """Whatever stands in them, and as they are alone; q from where few entries matter to where all do."""
+    rng, eps, most = np.random.default_rng(k), np.finfo(dtype).eps, np.finfo(dtype).max
+    z = rng.standard_normal((12, k)).astype(dtype)
+    z[1, 9], z[2, k - 1], z[3, 1::2], z[4] = -np.inf, -np.inf, -np.inf, -0.5
+    z[5, -1], z[6, 5], z[7, k - 1], z[8], z[9] = 1e4, np.nan, np.inf, -np.inf, z[9] + 300
+    z[10, : k // 2] = most / 4  # its sum is beyond the type, in float64 too
+    for q in (0.0, 0.01, 0.5, 40.0):
+        p = sg.sparsehourglass(z, q=q)
+        assert np.isnan(p[6:8]).all() and not p[8].any()
+        for i in (0, 1, 2, 3, 4, 5, 9, 11):
+            radius, _, _ = hourglass_radius(z[i], Fraction(q))
+            want = project_bisect(z[i : i + 1].astype(np.float64), radius)[0]
+            near = 8 * eps * max(1, abs(z[i][z[i] > -np.inf]).max() / radius)
+            np.testing.assert_allclose(p[i], want, rtol=0, atol=near, err_msg=f"{q} {i}")
+        for i in range(12):
+            np.testing.assert_array_equal(sg.sparsehourglass(z[i], q=q), p[i])
+        ones = np.delete(p, [6, 7, 8], 0).astype(np.float64).sum(-1)
+        assert (abs(ones - 1) <= 4 * eps).all(), q
 
 
 @pytest.mark.parametrize("dtype", SCALES)
@@ -198,7 +221,7 @@ def hourglass_radius(row, q):
     shown = [Fraction(float(v)) for v in row if v > -np.inf]
     n = len(shown)
     mean = sum(shown) / n
-    return float((abs(mean) + q) / (Fraction(1, n) + q)), float(mean), n
+    return float((abs(mean) + Fraction(q)) / (Fraction(1, n) + Fraction(q))), float(mean), n
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64])

@@ -421,17 +421,70 @@ inline void find_radii(const ProjectJob& job, int64_t row, int n, const T* const
 // Is the radius of a row of a positive mean the larger part of its sum, whatever the mean? (mean + q) / (1/K + q) is, for such a q.
 inline bool takes_most(const ProjectJob& job, int64_t row) { return job.radius_of(row) * double(job.K) <= 1; }
 
+// find_radii() of one row.
+template <class T>
+inline double radius_of_mean(const ProjectJob& job, int64_t row, const T* x, const double* sum = nullptr) {
+  double r[kWidth<double>];
+  find_radii(job, row, 1, &x, r, sum);
+  return r[0];
+}
+
 // A long row with a radius of the mean that takes_most(). One without negative entries is projected by its sum and its least entry,
 // which the pass for the mean finds: says whether it was, and its support is in `words` then unless null. (Other rows would pay for
 // the least entry and not need it.)
 template <class T>
-inline bool project_mean(const ProjectJob& job, int64_t row, const T* const* x, double* r, T* p, const Scratch<T>& s,
-                         double& threshold, uint32_t* words) {
+inline bool project_mean(const ProjectJob& job, int64_t row, const T* x, double& r, T* p, const Scratch<T>& s, double& threshold,
+                         uint32_t* words) {
   Known<T> all;
   double none;
-  all.sum = sum_row<true, true>(x[0], job.K, none, &all.least);
-  find_radii(job, row, 1, x, r, &all.sum);
-  return all.least >= 0 && r[0] >= all.sum / 2 && project_share(x[0], job.K, all, r[0], p, s, threshold, words);
+  all.sum = sum_row<true, true>(x, job.K, none, &all.least);
+  r = radius_of_mean(job, row, x, &all.sum);
+  return all.least >= 0 && r >= all.sum / 2 && project_share(x, job.K, all, r, p, s, threshold, words);
+}
+
+// Another, read once for its mean and for the search. False where that is not finite, or project_any() is needed.
+template <class T>
+inline bool project_surveyed(const ProjectJob& job, int64_t row, const T* x, double& r, T* p, const Scratch<T>& s, double& threshold,
+                             uint32_t* words) {
+  Survey<T> all;
+  double sum;
+  const bool finite = survey_with_sum(x, job.K, s.maxima, all, sum);
+  r = radius_of_mean(job, row, x, finite ? &sum : nullptr);
+  return finite && project_direct(x, job.K, r, p, s, threshold, &all, words);
+}
+
+// Is an entry of the first step negative?
+template <class T>
+inline bool begins_negative(const T* x) {
+  Vec<T> low{};
+  for (int i = 0; i < kStep<T>; i += kWidth<T>) low = vmin(load(x + i), low);
+  return lane_bits<T>(low < Vec<T>{}) != 0;
+}
+
+// Projects n long rows with radii of the mean, some of them on the way to their radii; false where none can be. How a row is made goes
+// by what stands in it, and not by its company.
+template <class T>
+inline bool project_means(const ProjectJob& job, int64_t row, int n, const T** src, double* r, T** dst, LaneRadii<T>& radii,
+                          const Scratch<T>& s, double* threshold) {
+  const bool longest = job.K > kSoonLimit;  // shorter rows are looked at for their radii first, one after the other
+  unsigned most = 0, done = 0;
+  for (int i = 0; i < n; ++i) most |= unsigned(takes_most(job, row + i)) << i;
+  if (!longest && !most) return false;
+  for (int i = 0; i < n; ++i) {
+    const bool by_sum = (most >> i & 1) && !begins_negative(src[i]);
+    const auto f = by_sum ? project_mean<T> : project_surveyed<T>;
+    if (!by_sum && !longest) r[i] = radius_of_mean(job, row + i, src[i]);
+    else done |= unsigned(f(job, row + i, src[i], r[i], dst[i], s, threshold[i], s.kept ? s.kept[i] : nullptr)) << i;
+  }
+  if (s.kept) s.has_words |= done;
+  Scratch<T> one = s;
+  for (int i = 0; i < n; ++i) {
+    if (done >> i & 1) continue;
+    one.kept = s.kept ? s.kept + i : nullptr, one.has_words = 0;
+    project_group(job, r + i, src + i, 1, job.K, dst + i, radii, one, threshold + i);
+    s.has_words |= one.has_words << i;
+  }
+  return true;
 }
 
 // The radii of the mean of rows that stand transposed.
@@ -479,6 +532,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const bool read = in_place && job.xs.entry == 1 && (!job.mask || (write && job.rule == Rule::given));
   const bool behind = read && job.mask, alone = behind && K > kGroupLimit<T>;  // such rows may have to be copied, one by one
   const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
+  const bool by_mean = K >= kBlockedFrom && job.rule != Rule::given && read && write && !job.mask;
   // Radii are found before a group asks for the rows of the next one, and of long rows while they are in the second cache.
   const int found = K > (foresees ? kSoonLimit : kGroupLimit<T>) ? 1 : K > kLaneLimit ? kWidth<T> : kGroup;
   const int group = read && write && !alone ? (rule ? found : kGroup) : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
@@ -495,7 +549,6 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const T* src[kGroup];
   MeanMaker<T> means(job, src);
   const bool in_lanes = sizeof(T) == 4 && read && K <= kLaneLimit && job.rule != Rule::given;
-  const bool by_sum = job.rule != Rule::given && read && write && K > kSoonLimit && !job.mask;
   const uint8_t* masks[kGroup];
   uint32_t* kept[kGroup];
   T* dst[kGroup];
@@ -517,12 +570,11 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
     if (job.mask && (!read || alone) && std::is_same_v<S, T> && job.inner == 1)
       s.next = {reinterpret_cast<const T*>(x + (row + group) * job.xs.outer), job.xs.outer};
     for (int i = 0; K > job.K && i < n; ++i) std::fill_n(s.rows + i * s.stride + job.K, K - job.K, -kInf<T>);
-    const bool most = by_sum && takes_most(job, row);
-    const bool done = most && project_mean(job, row, src, r, dst[0], s, threshold[0], s.kept ? kept[0] : nullptr);
-    s.has_words |= unsigned(done && s.kept);
-    if (in_lanes) means.begin(row);
-    else if (rule && !most) find_radii(job, row, n, src, r);
-    if (!done) project_group(job, r, src, n, K, dst, radii, s, threshold, in_lanes ? &means : nullptr);
+    if (!by_mean || !project_means(job, row, n, src, r, dst, radii, s, threshold)) {
+      if (in_lanes) means.begin(row);
+      else if (rule) find_radii(job, row, n, src, r);
+      project_group(job, r, src, n, K, dst, radii, s, threshold, in_lanes ? &means : nullptr);
+    }
     if (job.support)
       for (int i = 0; i < n; ++i)
         job.support[row + i] = std::count_if(dst[i], dst[i] + job.K, [](T v) { return v > 0; });

@@ -1294,67 +1294,117 @@ inline T fold_halves(const void* from) {
 // variable of its own: wider ones than the machine's would be kept in memory. Rows of floats that are too long to be transposed have
 // them twice, so that an addition need not wait for the one before. Hidden entries are left out and counted, unless there are none
 // (`open`): then -inf shows in the sum. With `low` the least entry is found too.
-template <bool open, bool low = false, class T>
-inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count, [[maybe_unused]] T* least = nullptr) {
-  constexpr int lanes = 16, W = kWidth<T>, D = kWidth<double>, parts = lanes / D;
+template <class T, bool open, bool low = false>
+class RowSum {
+  static constexpr int lanes = 16, W = kWidth<T>, D = kWidth<double>, parts = lanes / D;
   typedef T Part __attribute__((vector_size(D * sizeof(T))));
   typedef std::conditional_t<sizeof(T) == 4, int32_t, int64_t> Word;
   typedef Word Words __attribute__((vector_size(D * sizeof(T))));
-  Vec<double> sums[parts] = {}, more[parts] = {};
-  [[maybe_unused]] Vec<double> lost[parts] = {};
-  [[maybe_unused]] Words closed[parts] = {};
-  [[maybe_unused]] Part lows[parts];
-  for (int j = 0; low && j < parts; ++j) lows[j] = kInf<T> - Part{};
-  const int left = int(K % lanes);
-  const bool asks = !foresees && K > kGroupLimit<T>;
-  const auto add = [&](const T* entries, Vec<double>* sums) {
+
+ public:
+  static constexpr bool twice = sizeof(T) == 4;
+  static constexpr int64_t turn = twice ? 2 * lanes : lanes;
+
+  RowSum() {
+    for (int j = 0; low && j < parts; ++j) lows_[j] = kInf<T> - Part{};
+  }
+
+  // Whole turns of a row that has its sums twice if others do, from `x` to `end`.
+  __attribute__((always_inline)) void add_turns(const T* x, const T* end, bool asks) {
+    for (; x != end; x += turn) {
+      for (int j = 0; asks && j < turn; j += lanes) prefetch(x + j + kLookAhead<T>);
+      add(x, sums_);
+      if (twice) add(x + lanes, more_);
+    }
+  }
+
+  // The last n of K entries, and the sum of all.
+  __attribute__((always_inline)) double finish(const T* x, int64_t n, int64_t K, [[maybe_unused]] double& count, bool asks,
+                                               [[maybe_unused]] T* least = nullptr) {
+    const int left = int(n % lanes);
+    for (int j = 0; twice && j < parts; ++j) sums_[j] += more_[j];
+    for (const T* const end = x + (n - left); x != end; x += lanes) {
+      if (asks) prefetch(x + kLookAhead<T>);
+      add(x, sums_);
+    }
+    if constexpr (low) {  // before the last entries are filled up
+      *least = kInf<T>;
+      for (int j = 0; j < lanes; ++j) *least = std::min(*least, T(lows_[j / D][j % D]));
+      for (int j = 0; j < left; ++j) *least = std::min(*least, x[j]);
+    }
+    if (left) {
+      T last[lanes];  // stored by vectors: a wide load of what was stored in pieces waits for them
+      for (int j = 0; j < lanes; j += W) {
+        const auto part = [=] { return open ? load_part(x + j, left - j) : load_closed(x + j, left - j); };
+        store(last + j, left >= j + W ? load(x + j) : left > j ? part() : splat(open ? T(0) : -kInf<T>));
+      }
+      add(last, sums_);
+    }
+    if constexpr (!open) count = double(K + int64_t(fold_halves<lanes, Word>(closed_)) + (left ? lanes - left : 0));
+    if constexpr (sizeof(T) == 4) return fold_halves<lanes, double>(sums_);
+    Twice all{0, 0};
+    for (int j = 0; j < lanes; ++j) all = all.plus({sums_[j / D][j % D], lost_[j / D][j % D]});
+    return all.value();
+  }
+
+ private:
+  __attribute__((always_inline)) void add(const T* entries, Vec<double>* sums) {
     for (int j = 0; j < parts; ++j) {
       Part v;
       std::memcpy(&v, entries + j * D, sizeof v);
       if constexpr (!open) {
         const Words hidden = v == -kInf<T>;
-        v = (Part)((Words)v & ~hidden), closed[j] += hidden;  // -1 where it is
+        v = (Part)((Words)v & ~hidden), closed_[j] += hidden;  // -1 where it is
       }
-      if constexpr (low) lows[j] = v < lows[j] ? v : lows[j];
+      if constexpr (low) lows_[j] = v < lows_[j] ? v : lows_[j];
       const Vec<double> seen = __builtin_convertvector(v, Vec<double>);
       if constexpr (sizeof(T) == 8) {  // of floats a sum of doubles has its digits as it is
         const Vec<double> total = sums[j] + seen, part = total - sums[j];
-        lost[j] += (sums[j] - (total - part)) + (seen - part), sums[j] = total;
+        lost_[j] += (sums[j] - (total - part)) + (seen - part), sums[j] = total;
       } else {
         sums[j] += seen;
       }
     }
-  };
-  const T* const end = x + (K - left);
-  if (sizeof(T) == 4 && K > kLaneLimit) {
-    for (; end - x >= 2 * lanes; x += 2 * lanes) {
-      if (asks) prefetch(x + kLookAhead<T>), prefetch(x + lanes + kLookAhead<T>);
-      add(x, sums), add(x + lanes, more);
-    }
-    for (int j = 0; j < parts; ++j) sums[j] += more[j];
   }
-  for (; x != end; x += lanes) {
-    if (asks) prefetch(x + kLookAhead<T>);
-    add(x, sums);
+
+  Vec<double> sums_[parts] = {}, more_[parts] = {};
+  [[maybe_unused]] Vec<double> lost_[parts] = {};
+  [[maybe_unused]] Words closed_[parts] = {};
+  [[maybe_unused]] Part lows_[parts];
+};
+
+template <bool open, bool low = false, class T>
+inline double sum_row(const T* x, int64_t K, [[maybe_unused]] double& count, [[maybe_unused]] T* least = nullptr) {
+  RowSum<T, open, low> sum;
+  const bool asks = !foresees && K > kGroupLimit<T>;
+  const int64_t turns = sum.twice && K <= kLaneLimit ? 0 : K / sum.turn * sum.turn;
+  sum.add_turns(x, x + turns, asks);
+  return sum.finish(x + turns, K - turns, K, count, asks, least);
+}
+
+// The sum of a long row and its survey, each part of it while it is in the first cache. Says whether all entries are finite.
+template <class T>
+inline bool survey_with_sum(const T* x, int64_t K, T* maxima, Survey<T>& all, double& sum) {
+  using Sum = RowSum<T, true>;
+  constexpr int64_t part = 1024, block = kBlock * kStep<T>;
+  static_assert(part % block == 0 && part % Sum::turn == 0);
+  const Row<T> row(x, K);
+  Sum of;
+  double none;
+  const int64_t full = row.full * kStep<T>, turns = K / Sum::turn * Sum::turn;
+  int64_t summed = 0;
+  const auto sum_to = [&](int64_t end) { of.add_turns(x + summed, x + end, !foresees), summed = end; };
+  for (int64_t at = 0; at < full; at += part) {
+    sum_to(std::min(at + part, turns));
+    survey<false>(x + at, std::min(part, full - at) / kStep<T>, kBlock, maxima + at / block * kWidth<T>, all);
   }
-  if constexpr (low) {  // before the last entries are filled up
-    *least = kInf<T>;
-    for (int j = 0; j < lanes; ++j) *least = std::min(*least, T(lows[j / D][j % D]));
-    for (int j = 0; j < left; ++j) *least = std::min(*least, x[j]);
-  }
-  if (left) {
-    T last[lanes];  // stored by vectors: a wide load of what was stored in pieces waits for them
-    for (int j = 0; j < lanes; j += W) {
-      const auto part = [=] { return open ? load_part(x + j, left - j) : load_closed(x + j, left - j); };
-      store(last + j, left >= j + W ? load(x + j) : left > j ? part() : splat(open ? T(0) : -kInf<T>));
-    }
-    add(last, sums);
-  }
-  if constexpr (!open) count = double(K + int64_t(fold_halves<lanes, Word>(closed)) + (left ? lanes - left : 0));
-  if constexpr (sizeof(T) == 4) return fold_halves<lanes, double>(sums);
-  Twice all{0, 0};
-  for (int j = 0; j < lanes; ++j) all = all.plus({sums[j / D][j % D], lost[j / D][j % D]});
-  return all.value();
+  sum_to(turns);
+  sum = of.finish(x + turns, K - turns, K, none, false);
+  if (row.steps > row.full) survey_tail(row, maxima, all);
+  using Count = std::decay_t<decltype(all.open[0])>;
+  const Count open[kWidth<T>] = {Count(-K)};  // a sum of lanes: none is hidden, if the sum is finite
+  std::memcpy(&all.open, open, sizeof open);
+  return std::isfinite(sum);
 }
 
 // Mean over the entries that are not -inf, and their number. NaN and +inf come through. Is it likely that none is hidden?
