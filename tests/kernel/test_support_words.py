@@ -89,6 +89,44 @@ def test_the_same_bits_in_any_batch_and_with_any_threads(storage, engine):
             np.testing.assert_array_equal(alone[0], grad[i])
 
 
+HALVES = ["float16", "bfloat16"]
+LENGTHS = [*range(1, 132), 511, 992, 1023, 1024, 1055, 2079]  # words, and parts of them
+
+
+@pytest.mark.parametrize("storage", HALVES)
+def test_gradients_of_halves_are_rounded_once_at_every_length(storage, engine):
+    for k in LENGTHS:
+        x, v = case(6, k, storage)
+        _, words, _ = buffers.project_words(x, k / 8, storage)
+        on, wide = unpacked(words, k), buffers.floats(v, storage)
+        mean = np.where(on, wide, 0).sum(1, keepdims=True) / on.sum(1, keepdims=True)
+        want = np.where(on, wide - mean, 0) / (k / 8)
+        grad = buffers.vjp_words(words, v, k / 8, storage)
+        unit = buffers.EPS[storage] * 2.0 ** np.floor(np.log2(np.abs(want) + 1e-300))
+        least = 2.0**-25 if storage == "float16" else 0.0  # half of the smallest float16
+        off = np.abs(buffers.floats(grad, storage) - want)
+        assert (off <= np.maximum(unit / 2 * 1.01, least) + 2.0**-22 / k).all(), k
+        place, code = v.ctypes.data, buffers.STORAGE[storage]
+        _core.project_vjp_words(words.ctypes.data, place, place, code, *v.shape, k / 8, 1)
+        np.testing.assert_array_equal(v, grad, err_msg=f"in the place of what it is made of, K = {k}")
+
+
+@pytest.mark.parametrize("storage", HALVES)
+def test_a_nan_upstream_is_a_nan_of_its_row_whatever_its_bits(storage, engine):
+    first = {"float16": 0x7C01, "bfloat16": 0x7F81}[storage]
+    of = [first, first | 0x200, 0x7FFF, first | 0x8000, 0xFFFF]
+    for k in (5, 32, 33, 70, 1024, 1100):
+        x, v = case(len(of) + 1, k, storage)
+        _, words, _ = buffers.project_words(x, k / 8, storage)
+        on, clean = unpacked(words, k), buffers.vjp_words(words, v, k / 8, storage)
+        for i, bits in enumerate(of):
+            v.view(np.uint16)[i, np.flatnonzero(on[i])[-1]] = bits
+        got = buffers.floats(buffers.vjp_words(words, v, k / 8, storage), storage)
+        np.testing.assert_array_equal(np.isnan(got[:-1]), on[:-1])
+        np.testing.assert_array_equal(got[-1], buffers.floats(clean, storage)[-1])
+        assert (got[:-1][~on[:-1]] == 0).all()
+
+
 def test_a_support_of_nothing_has_no_gradient(engine):
     v = np.ones((3, 70), np.float32)
     grad = buffers.vjp_words(np.zeros((3, 3), np.uint32), v, 1.0, "float32")

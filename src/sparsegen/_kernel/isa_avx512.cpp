@@ -16,6 +16,8 @@ extern const Engine engine_avx2;
 // rows come from memory a little faster by halves of lines, those of doubles as soon as sixteen do not fit the first cache.
 static bool narrow(const VjpJob& job) {
   if (job.K <= 32) return false;
+  const bool halves = job.storage == Storage::float16 || job.storage == Storage::bfloat16;
+  if (halves && job.words && job.strides.entry == 1) return false;  // see stored.hpp
   if (job.storage == Storage::float16) return true;
   if (job.storage == Storage::bfloat16) return job.K <= avx512::kVjpGroupLimit;
   if (job.K <= avx512::kVjpSixteenLimit) return false;

@@ -7,6 +7,7 @@
 #include "job.hpp"
 #include "group.hpp"
 #include "storage.hpp"
+#include "stored.hpp"
 #include "support.hpp"
 
 namespace sparsegen::SPARSEGEN_ISA {
@@ -680,48 +681,15 @@ inline void vjp_chosen_rows(const VjpJob& job, int64_t row, const T** v, int n, 
   }
 }
 
-// The same of one long row in storage: widened and narrowed part by part, in the first cache, and only where it has support. `v` may be
-// `g`. (Shorter rows gain more by company.)
-template <class S>
-inline void vjp_chosen_stored(const uint32_t* words, const S* v, int64_t K, float scale, S* g) {
-  constexpr int64_t part = 512;
-  alignas(kVectorBytes) float wide[part + kWidth<float>];
-  Total<float> total;
-  const auto each = [=](auto&& f) {
-    for (int64_t at = 0; at < K; at += part) {
-      const uint32_t* const in = words + at / 32;
-      const int64_t n = std::min(part, K - at);
-      uint32_t all = 0;  // without a branch for each, which nobody foresees
-      for (int64_t i = 0; i < words_of(n); ++i) all |= in[i];
-      f(at, n, in, all != 0);
-    }
-  };
-  each([&](int64_t at, int64_t n, const uint32_t* in, bool some) {
-    if (!some) return;
-    Vec<float> sum{};
-    widen_row(v + at, n, wide);
-    each_chosen<float, false, false>(in, n, [&](int64_t j, Mask<float> on, auto get, auto) { add_where<float>(on, get(wide + j), sum); },
-                                     [](int64_t) {});
-    total.add(lanes_sum(sum));
-  });
-  const int64_t size = support_size(words, K);
-  const float mean = size ? float(total.value() / double(size)) : 0.0f;
-  each([&](int64_t at, int64_t n, const uint32_t* in, bool some) {
-    if (!some) return void(std::fill_n(g + at, n, S{}));
-    widen_row(v + at, n, wide);
-    write_chosen<false, false>(in, wide, n, mean, scale, wide, 0, Straight{});
-    narrow_row<false>(wide, n, g + at);
-  });
-}
-
 // Rows in storage, one after the other.
 template <class S>
 inline void vjp_stored_rows(const VjpJob& job, int64_t begin, int64_t end) {
   const S* const v = static_cast<const S*>(job.v);
   S* const grad = static_cast<S*>(job.grad_x);
+  const auto f = chosen_stored_of<S>(job.K);
   for (int64_t row = begin; row < end; ++row) {
     const int64_t at = offset(job, job.strides, row);
-    vjp_chosen_stored(job.words + row * words_of(job.K), v + at, job.K, vjp_scale<float>(job.radius_of(row)), grad + at);
+    f(job.words + row * words_of(job.K), v + at, job.K, vjp_scale<float>(job.radius_of(row)), grad + at);
   }
 }
 
@@ -729,7 +697,7 @@ template <class S>
 inline void vjp_rows(const VjpJob& job, int64_t begin, int64_t end) {
   using T = typename ComputeIn<S>::type;
   if constexpr (sizeof(S) == 2)
-    if (job.words && job.strides.entry == 1 && job.K >= kSkipFrom) return vjp_stored_rows<S>(job, begin, end);
+    if (job.words && job.strides.entry == 1 && job.K >= kStoredFrom) return vjp_stored_rows<S>(job, begin, end);
   constexpr int most = std::max(kLineRows / 2, kWidth<T>);
   const S *p = static_cast<const S*>(job.p), *v = static_cast<const S*>(job.v);
   S* grad = static_cast<S*>(job.grad_x);

@@ -86,11 +86,13 @@ inline int64_t each_part(int64_t n, F&& f) {
 typedef uint16_t Halves16 __attribute__((vector_size(32)));
 typedef uint32_t Words16 __attribute__((vector_size(64)));
 
-inline Vec<float> widen16(const Half* x) { return (Vec<float>)_mm512_cvtph_ps(_mm256_loadu_si256((const __m256i*)x)); }
-inline Vec<float> widen16(const Bfloat* x) {
+inline Vec<float> widen16(Halves16 h, Half) { return (Vec<float>)_mm512_cvtph_ps((__m256i)h); }
+inline Vec<float> widen16(Halves16 h, Bfloat) { return (Vec<float>)(__builtin_convertvector(h, Words16) << 16); }
+template <class S>
+inline Vec<float> widen16(const S* x) {
   Halves16 h;
   std::memcpy(&h, x, sizeof h);
-  return (Vec<float>)(__builtin_convertvector(h, Words16) << 16);
+  return widen16(h, S{});
 }
 #endif
 
