@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from marks import mark, span, table
+from marks import Text, mark, span, table
 
 from sparsegen.bench.measure import geometric_mean
 from sparsegen.bench.peers import verdict_text
@@ -163,6 +163,15 @@ def alike(family: dict[str, Any]) -> str:
     return family_table(family, "lin_alike")
 
 
+def times_of_zeros(key: str) -> Text:
+    """How much longer a loop over memory takes that writes something else."""
+    return lambda lines: number(lines["dense_to_sparse"][key])
+
+
+for part in ("zeros", "forward", "backward"):
+    mark("lines", name=part)(times_of_zeros(part))
+
+
 @mark("family", name="entmax")
 def entmax_forms(family: dict[str, Any]) -> str:
     names = ["entmax sort", "entmax top-k", "entmax bisection"]
@@ -246,7 +255,7 @@ def sections(found: dict[str, Any]) -> str:
 
 def _sections(found: dict[str, Any]) -> Iterator[str]:
     for at, section in enumerate(found["sections"]):
-        varies, fixed = (section[key].replace("nonzeros a row", "nonzeros per row") for key in ("varies", "fixed"))
+        varies, fixed = (section[key] for key in ("varies", "fixed"))
         title = section["title"][0].upper() + section["title"][1:]
         yield f"{chr(10) if at else ''}**{title}** ({fixed}):\n"
         rows = []

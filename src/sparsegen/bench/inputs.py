@@ -20,7 +20,7 @@ def scores(rows: int, n: int, dtype: torch.dtype = torch.float32) -> Tensor:
 
 
 def lam_of(x: Tensor, density: str) -> float:
-    """Return the lam that leaves five nonzeros a row, or half of the entries.
+    """Return the lam that leaves five nonzeros per row, or half of the entries.
 
     >>> x = scores(64, 40)
     >>> round(float((sgt.sparsegen_lin(x, lam=lam_of(x, "dense")) > 0).sum(-1).float().mean()))

@@ -80,17 +80,17 @@ def length(largest: int, seconds: float) -> dict[str, Any]:
     [8, 16, 32, 64]
     """
     points = [_sparse(n, 2**largest // n, n, seconds) for n in _sizes(3, largest)]
-    return _section("same number of entries", "K", f"rows x K = 2^{largest}, five nonzeros a row", points)
+    return _section("same number of entries", "K", f"rows x K = 2^{largest}, five nonzeros per row", points)
 
 
 def length_alone(rows: int, largest: int, seconds: float) -> dict[str, Any]:
     """Time against K with the same rows.
 
     >>> length_alone(2, 6, 0.0)["fixed"]
-    '2 rows, five nonzeros a row'
+    '2 rows, five nonzeros per row'
     """
     points = [_sparse(n, rows, n, seconds) for n in _sizes(3, largest)]
-    return _section("same rows", "K", f"{rows} rows, five nonzeros a row", points)
+    return _section("same rows", "K", f"{rows} rows, five nonzeros per row", points)
 
 
 def row_count(n: int, largest: int, seconds: float) -> dict[str, Any]:
@@ -100,11 +100,11 @@ def row_count(n: int, largest: int, seconds: float) -> dict[str, Any]:
     [1, 2, 4, 8]
     """
     points = [_sparse(rows, rows, n, seconds) for rows in _sizes(0, largest)]
-    return _section("same K", "rows", f"K = {n}, five nonzeros a row", points)
+    return _section("same K", "rows", f"K = {n}, five nonzeros per row", points)
 
 
 def support(rows: int, n: int, seconds: float, step: int = 1) -> dict[str, Any]:
-    """Time against the number of nonzeros a row, from 1 to K.
+    """Time against the number of nonzeros per row, from 1 to K.
 
     >>> [found["value"] for found in support(4, 8, 0.0)["points"]]
     [1, 2, 4, 8]
@@ -112,7 +112,7 @@ def support(rows: int, n: int, seconds: float, step: int = 1) -> dict[str, Any]:
     x = scores(rows, n)
     lams = {size: sgt.lam_for_mean_support(x[:256], size) for size in _sizes(0, n.bit_length() - 1, step)}
     points = [point(size, x, lam, seconds) for size, lam in lams.items()]
-    return _section("same shape", "nonzeros a row", f"{rows} x {n}", points)
+    return _section("same shape", "nonzeros per row", f"{rows} x {n}", points)
 
 
 def threads(shape: tuple[int, int], counts: Sequence[int], seconds: float) -> dict[str, Any]:
@@ -124,7 +124,7 @@ def threads(shape: tuple[int, int], counts: Sequence[int], seconds: float) -> di
     x = scores(*shape)
     lam = lam_of(x, "sparse")
     points = [point(count, x, lam, seconds, threads=count) for count in counts]
-    return _section("threads", "threads", f"{shape[0]} x {shape[1]}, five nonzeros a row", points, fit=False)
+    return _section("threads", "threads", f"{shape[0]} x {shape[1]}, five nonzeros per row", points, fit=False)
 
 
 def dtypes(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
@@ -135,7 +135,7 @@ def dtypes(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
     """
     lam = lam_of(scores(*shape), "sparse")
     points = [point(name, scores(*shape, dtype), lam, seconds) for name, dtype in DTYPES.items()]
-    return _section("number types", "type", f"{shape[0]} x {shape[1]}, five nonzeros a row", points, fit=False)
+    return _section("number types", "type", f"{shape[0]} x {shape[1]}, five nonzeros per row", points, fit=False)
 
 
 def layouts(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
@@ -154,7 +154,7 @@ def layouts(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
         point("every second column", wide[:, ::2], lam, seconds),
         point("first axis", x.T.contiguous(), lam, seconds, dim=0),
     ]
-    return _section("layouts", "layout", f"{rows} x {n}, five nonzeros a row", points, fit=False)
+    return _section("layouts", "layout", f"{rows} x {n}, five nonzeros per row", points, fit=False)
 
 
 def run(settings: Settings, tell: Tell) -> dict[str, Any]:
