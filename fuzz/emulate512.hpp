@@ -4,6 +4,8 @@
 
 #include <immintrin.h>  // first: from here on the compiler's own header must not see the macro below
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstdlib>
 #include <cstring>
@@ -18,6 +20,7 @@ using Lane = std::remove_reference_t<decltype(V{}[0])>;
 template <class V>
 constexpr int kLanes = sizeof(V) / sizeof(Lane<V>);
 
+typedef int16_t Int32 __attribute__((vector_size(64)));
 typedef int32_t Int16 __attribute__((vector_size(64)));
 typedef int64_t Int8 __attribute__((vector_size(64)));
 
@@ -147,6 +150,9 @@ SPARSEGEN_CALLED V blend(unsigned bits, V no, V yes) {
 }
 
 template <class V>
+inline V fmadd_where(V a, V b, V c, unsigned bits) { return blend(bits, c, fmadd(a, b, c)); }
+
+template <class V>
 inline V keep(unsigned bits, V v) { return blend(bits, V{}, v); }
 
 template <class V>
@@ -191,6 +197,55 @@ inline __m128i load_bytes(unsigned bits, const void* from) {
     if (bits >> i & 1) bytes[i] = static_cast<const uint8_t*>(from)[i];
   __m128i v;
   std::memcpy(&v, bytes, sizeof v);
+  return v;
+}
+
+// a 2^b, b rounded down.
+SPARSEGEN_CALLED V scaled(V a, V b) {
+  V v;
+  for (int i = 0; i < kLanes<V>; ++i) {
+    const Lane<V> most = 5000, power = std::min(std::max(std::floor(b[i]), -most), most);  // beyond what makes 0 or infinity
+    v[i] = b[i] != b[i] ? b[i] : std::ldexp(a[i], int(power));
+  }
+  return v;
+}
+
+inline __m512i load_all(const void* from) {
+  __m512i v;
+  std::memcpy(&v, from, sizeof v);
+  return v;
+}
+
+inline unsigned other_bytes(__m256i a, __m256i b) { return ~unsigned(_mm256_movemask_epi8(_mm256_cmpeq_epi8(a, b))); }
+
+inline uint64_t other_bytes(__m512i a, __m512i b) {
+  __m256i x[2], y[2];
+  std::memcpy(x, &a, sizeof x), std::memcpy(y, &b, sizeof y);
+  return other_bytes(x[0], y[0]) | uint64_t(other_bytes(x[1], y[1])) << 32;
+}
+
+inline __m512 widened_halves(__m256i h) {
+  __m128i part[2];
+  std::memcpy(part, &h, sizeof part);
+  const __m256 wide[2] = {_mm256_cvtph_ps(part[0]), _mm256_cvtph_ps(part[1])};
+  __m512 v;
+  std::memcpy(&v, wide, sizeof v);
+  return v;
+}
+
+inline __m256i narrowed_halves(__m512 v, int) {
+  const Halves<__m512> x(v);
+  const __m128i part[2] = {_mm256_cvtps_ph(x.half[0], _MM_FROUND_TO_NEAREST_INT), _mm256_cvtps_ph(x.half[1], _MM_FROUND_TO_NEAREST_INT)};
+  __m256i h;
+  std::memcpy(&h, part, sizeof h);
+  return h;
+}
+
+inline __m256i shorts_where(unsigned bits, int16_t x) {
+  int16_t all[16];
+  for (int i = 0; i < 16; ++i) all[i] = bits >> i & 1 ? x : int16_t(0);
+  __m256i v;
+  std::memcpy(&v, all, sizeof v);
   return v;
 }
 
@@ -275,3 +330,30 @@ inline __m256i extracted(__m512i v, int at) {
 #define _mm512_castsi512_si256(v) emulate512::extracted(v, 0)
 #define _mm512_inserti64x4 emulate512::inserted
 #define _mm512_extracti64x4_epi64 emulate512::extracted
+#define _mm512_mask_add_ps(no, bits, a, b) emulate512::blend<__m512>(bits, no, (a) + (b))
+#define _mm512_mask_add_pd(no, bits, a, b) emulate512::blend<__m512d>(bits, no, (a) + (b))
+#define _mm512_mask3_fmadd_ps(a, b, c, bits) emulate512::fmadd_where<__m512>(a, b, c, bits)
+#define _mm512_mask3_fmadd_pd(a, b, c, bits) emulate512::fmadd_where<__m512d>(a, b, c, bits)
+#undef _mm512_scalef_ps
+#undef _mm512_scalef_pd
+#define _mm512_scalef_ps emulate512::scaled<__m512>
+#define _mm512_scalef_pd emulate512::scaled<__m512d>
+#define _mm512_setzero_si512() (__m512i{})
+#define _mm512_loadu_si512 emulate512::load_all
+#define _mm512_storeu_si512 emulate512::store_all<__m512i>
+#define _mm512_and_si512(a, b) ((a) & (b))
+#define _mm512_set1_epi32(x) ((__m512i)(emulate512::Int16{} + (x)))
+#undef _mm512_slli_epi32
+#define _mm512_slli_epi32(v, n) ((__m512i)((emulate512::Int16)(v) << (n)))
+#undef _mm512_cmpneq_epi8_mask
+#undef _mm256_cmpneq_epi8_mask
+#define _mm512_cmpneq_epi8_mask emulate512::other_bytes
+#define _mm256_cmpneq_epi8_mask emulate512::other_bytes
+#define _mm512_maskz_loadu_epi16(bits, from) ((__m512i)emulate512::load<emulate512::Int32>(bits, from))
+#define _mm512_mask_storeu_epi16(to, bits, v) emulate512::store(to, bits, (emulate512::Int32)(v))
+#define _mm512_mask_mov_epi16(no, bits, yes) ((__m512i)emulate512::blend(bits, (emulate512::Int32)(no), (emulate512::Int32)(yes)))
+#define _cvtu32_mask32(bits) (bits)
+#undef _mm512_cvtps_ph
+#define _mm512_cvtps_ph emulate512::narrowed_halves
+#define _mm512_cvtph_ps emulate512::widened_halves
+#define _mm256_maskz_set1_epi16 emulate512::shorts_where
