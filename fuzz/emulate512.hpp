@@ -133,15 +133,16 @@ SPARSEGEN_CALLED Lane<V> largest(V v) {
   return v[0];
 }
 
-// Where a lane of a is above that of b: the only comparison that is asked for.
+// Where a lane of a is above that of b, or is another number, or either is none: the comparisons that are asked for.
 template <class V>
-inline unsigned above(V a, V b, int) {
+inline unsigned compared(V a, V b, int how) {
   using Int = std::conditional_t<sizeof(Lane<V>) == 4, Int16, Int8>;
-  return signs((Int)(a > b));
+  if (how != _CMP_GT_OQ && how != _CMP_NEQ_UQ) std::abort();
+  return how == _CMP_GT_OQ ? signs((Int)(a > b)) : signs((Int)(a != b));
 }
 
 template <class V>
-inline unsigned above_where(unsigned bits, V a, V b, int how) { return bits & above(a, b, how); }
+inline unsigned compared_where(unsigned bits, V a, V b, int how) { return bits & compared(a, b, how); }
 
 SPARSEGEN_CALLED V blend(unsigned bits, V no, V yes) {
   for (int i = 0; i < kLanes<V>; ++i)
@@ -160,32 +161,36 @@ inline __m512i subtract_where(__m512i from, unsigned bits, __m512i a, __m512i b)
   return (__m512i)blend(bits, (V)from, (V)a - (V)b);
 }
 
+// Lane i of one of two vectors. (Of a choice between vectors UBSan's builds take the lane from elsewhere.)
+template <class V>
+inline Lane<V> lane_of(bool second, V a, V b, int i) { return second ? b[i] : a[i]; }
+
 // Pairs of lanes, or (shuffles) any two of a and two of b, within each 128 bits.
 template <int first, class V>
 inline V unpack(V a, V b) {
   constexpr int n = 16 / sizeof(Lane<V>);
   V v;
   for (int i = 0; i < kLanes<V>; i += n)
-    for (int j = 0; j < n; ++j) v[i + j] = (j % 2 ? b : a)[i + first * n / 2 + j / 2];
+    for (int j = 0; j < n; ++j) v[i + j] = lane_of(j % 2, a, b, i + first * n / 2 + j / 2);
   return v;
 }
 
 SPARSEGEN_CALLED V shuffle(V a, V b, int how) {
   V v;
-  for (int i = 0; i < kLanes<V>; ++i) v[i] = (i % 4 < 2 ? a : b)[i / 4 * 4 + (how >> i % 4 * 2 & 3)];
+  for (int i = 0; i < kLanes<V>; ++i) v[i] = lane_of(i % 4 >= 2, a, b, i / 4 * 4 + (how >> i % 4 * 2 & 3));
   return v;
 }
 
 // The same of whole parts of 128 bits.
 SPARSEGEN_CALLED V shuffle_parts(V a, V b, int how) {
   V v;
-  for (int i = 0; i < 8; ++i) v[i] = (i < 4 ? a : b)[(how >> i / 2 * 2 & 3) * 2 + i % 2];
+  for (int i = 0; i < 8; ++i) v[i] = lane_of(i >= 4, a, b, (how >> i / 2 * 2 & 3) * 2 + i % 2);
   return v;
 }
 
 SPARSEGEN_CALLED V permute(V a, V which, V b) {
   V v;
-  for (int i = 0; i < 8; ++i) v[i] = (which[i] & 8 ? b : a)[which[i] & 7];
+  for (int i = 0; i < 8; ++i) v[i] = lane_of((which[i] & 8) != 0, a, b, int(which[i] & 7));
   return v;
 }
 
@@ -302,12 +307,12 @@ inline __m256i extracted(__m512i v, int at) {
 #undef _mm512_shuffle_i32x4
 #undef _mm512_inserti64x4
 #undef _mm512_extracti64x4_epi64
-#define _mm512_cmp_ps_mask emulate512::above<__m512>
-#define _mm512_cmp_pd_mask emulate512::above<__m512d>
+#define _mm512_cmp_ps_mask emulate512::compared<__m512>
+#define _mm512_cmp_pd_mask emulate512::compared<__m512d>
 #undef _mm512_mask_cmp_ps_mask
 #undef _mm512_mask_cmp_pd_mask
-#define _mm512_mask_cmp_ps_mask emulate512::above_where<__m512>
-#define _mm512_mask_cmp_pd_mask emulate512::above_where<__m512d>
+#define _mm512_mask_cmp_ps_mask emulate512::compared_where<__m512>
+#define _mm512_mask_cmp_pd_mask emulate512::compared_where<__m512d>
 #define _mm512_mask_blend_ps emulate512::blend<__m512>
 #define _mm512_mask_blend_pd emulate512::blend<__m512d>
 #define _mm512_maskz_mov_ps emulate512::keep<__m512>

@@ -710,8 +710,9 @@ MapCase make(Random& random) {
   c.power = random.one_in(6);
   if (!c.power) std::tie(c.transform, c.rule) = kinds[random.below(int64_t(std::size(kinds)))];
   c.K = random_length(random);
-  if (c.total() && random.one_in(60)) c.K = 8192 + random.below(100);  // from where the first entries are asked
-  const int64_t most = std::max<int64_t>(1, std::min<int64_t>(70, 3000 / c.K));
+  const bool found = c.rule != Rule::given;  // radii of a row's own
+  if (found && random.one_in(60)) c.K = 8192 + random.below(1200);  // from where the first entries are asked, or parts looked at
+  const int64_t most = std::max<int64_t>(found && c.K > 1024 ? 3 : 1, std::min<int64_t>(70, 3000 / c.K));
   c.outer = random.between(1, most);
   if (random.one_in(4)) c.inner = random.between(1, std::max<int64_t>(1, most / c.outer));
   c.in = random_layout(random, true), c.out = random_layout(random, false);

@@ -151,6 +151,8 @@ def test_most_of_a_sum_as_a_radius_of_the_mean_of_long_rows(k, dtype, engine):
             want = project_bisect(z[i : i + 1], radius)[0]
             np.testing.assert_allclose(p[i], want, rtol=0, atol=4 * eps * want.max(), err_msg=f"{q} {i}")
             np.testing.assert_array_equal(sg.sparsehourglass(z[i], q=q), p[i])
+        np.testing.assert_array_equal(sg.sparsehourglass(z.T.copy(), q=q, axis=0).T, p)
+        np.testing.assert_array_equal(sg.sparsehourglass(z, q=q, mask=np.ones(z.shape, bool)), p)
 
 
 @pytest.mark.parametrize("dtype", SCALES)
@@ -173,6 +175,7 @@ def test_long_rows_read_once_for_mean_and_threshold_equal_the_bisection(k, dtype
             np.testing.assert_allclose(p[i], want, rtol=0, atol=near, err_msg=f"{q} {i}")
         for i in range(12):
             np.testing.assert_array_equal(sg.sparsehourglass(z[i], q=q), p[i])
+        np.testing.assert_array_equal(sg.sparsehourglass(z.T.copy(), q=q, axis=0).T, p)
         ones = np.delete(p, [6, 7, 8], 0).astype(np.float64).sum(-1)
         assert (abs(ones - 1) <= 4 * eps).all(), q
 

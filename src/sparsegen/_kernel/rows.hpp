@@ -463,11 +463,12 @@ inline bool begins_negative(const T* x) {
 }
 
 // Projects n long rows with radii of the mean, some of them on the way to their radii; false where none can be. How a row is made goes
-// by what stands in it, and not by its company.
+// by what stands in it, not by its company nor by where that stands.
 template <class T>
 inline bool project_means(const ProjectJob& job, int64_t row, int n, const T** src, double* r, T** dst, LaneRadii<T>& radii,
                           const Scratch<T>& s, double* threshold) {
-  const bool longest = job.K > kSoonLimit;  // shorter rows are looked at for their radii first, one after the other
+  // Shorter rows are looked at for their radii first, one after the other; behind a mask there is more to a mean than a sum.
+  const bool longest = job.K > kSoonLimit && !job.mask;
   unsigned most = 0, done = 0;
   for (int i = 0; i < n; ++i) most |= unsigned(takes_most(job, row + i)) << i;
   if (!longest && !most) return false;
@@ -481,6 +482,7 @@ inline bool project_means(const ProjectJob& job, int64_t row, int n, const T** s
   Scratch<T> one = s;
   for (int i = 0; i < n; ++i) {
     if (done >> i & 1) continue;
+    one.rows = s.rows + (i < s.slots ? i * s.stride : 0), one.slots = 1;
     one.kept = s.kept ? s.kept + i : nullptr, one.has_words = 0;
     project_group(job, r + i, src + i, 1, job.K, dst + i, radii, one, threshold + i);
     s.has_words |= one.has_words << i;
@@ -533,7 +535,7 @@ inline void project_rows(const ProjectJob& job, int64_t begin, int64_t end) {
   const bool read = in_place && job.xs.entry == 1 && (!job.mask || (write && job.rule == Rule::given));
   const bool behind = read && job.mask, alone = behind && K > kGroupLimit<T>;  // such rows may have to be copied, one by one
   const bool rule = job.rule != Rule::given || job.radius_per_row || job.radius_out;
-  const bool by_mean = K >= kBlockedFrom && job.rule != Rule::given && read && write && !job.mask;
+  const bool by_mean = K >= kBlockedFrom && job.rule != Rule::given;
   // Radii are found before a group asks for the rows of the next one, and of long rows while they are in the second cache.
   const int found = K > (foresees ? kSoonLimit : kGroupLimit<T>) ? 1 : K > kLaneLimit ? kWidth<T> : kGroup;
   const int group = read && write && !alone ? (rule ? found : kGroup) : rows_together<T>(K, std::max(job.xs.entry, job.ps.entry));
