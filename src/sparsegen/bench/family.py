@@ -126,16 +126,28 @@ def every_map(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
     return {"rows": shape[0], "K": shape[1], "times": times, "maps": found, "lam_alike": lams}
 
 
-def masks(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
-    """A masked call over one without: a mask for every row, one for all rows, and the same as -inf.
+def _hidden_by(mask: Tensor, name: str, z: Tensor) -> dict[str, Callable[[], Any]]:
+    """A map without and with a mask; on scores of its own each, see input_of()."""
+    f, own = partial(getattr(sgt, name), **controls_of(name)), z.clone()
+    same(name, f(z[:16], mask=mask[:16]), f(z[:16].masked_fill(~mask[:16], -torch.inf)), 1e-3, 2e-5)
+    return {f"{name}/plain": lambda: f(z), f"{name}/mask": lambda: f(own, mask=mask)}
 
-    >>> sorted(masks((4, 8), 0.0)["ratio"])
-    ['-inf', 'mask', 'one mask for all']
+
+def masks(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
+    """A masked call over one without: a mask for every row, one for all rows, and the same as -inf; and of other maps.
+
+    >>> found = masks((4, 8), 0.0)
+    >>> sorted(found["ratio"]), len(found["other_maps"])
+    (['-inf', 'mask', 'one mask for all'], 14)
     """
+    others = [name for name in MAPS if name != LIN]
+
+    def drawn() -> tuple[Tensor, Tensor]:
+        x = scores(*shape)
+        return x, torch.rand(x.shape, generator=torch.Generator().manual_seed(3)) < 0.8
 
     def make() -> dict[str, Callable[[], Any]]:
-        x = scores(*shape)
-        mask = torch.rand(x.shape, generator=torch.Generator().manual_seed(3)) < 0.8
+        x, mask = drawn()
         hidden, f = x.masked_fill(~mask, -torch.inf), partial(sgt.sparsegen_lin, lam=CONTROLS["lam"])
         same("mask", f(x[:16], mask=mask[:16]), reference(LIN, hidden[:16]), 1e-3, 2e-5)
         own, shared = x.clone(), x.clone()  # see input_of(): scores that three calls read would be found in caches
@@ -144,13 +156,22 @@ def masks(shape: tuple[int, int], seconds: float) -> dict[str, Any]:
             "one mask for all": lambda: f(shared, mask=mask[:1]),
         }  # fmt: skip
 
+    def make_others() -> dict[str, Callable[[], Any]]:
+        x, mask = drawn()
+        calls: dict[str, Callable[[], Any]] = {}
+        for name in others:
+            calls |= _hidden_by(mask, name, input_of(name, x))
+        return calls
+
     times = in_places(make, 2 * seconds)
+    of_others = in_places(make_others, seconds * len(others) / 2)
     names = [name for name in times if name != "plain"]
     return {
         "rows": shape[0],
         "K": shape[1],
         "times": times,
         "ratio": {name: ratio(times, name, "plain") for name in names},
+        "other_maps": {name: ratio(of_others, f"{name}/mask", f"{name}/plain") for name in others},
     }
 
 
@@ -234,6 +255,11 @@ def promises(result: dict[str, Any]) -> list[dict[str, Any]]:
     return [
         *beside,
         _promise("mask= / without, worst cell", [case["ratio"]["mask"] for case in result["masks"]], 1.2),
+        _promise(
+            "mask= / without, other maps, worst cell",
+            [t for c in result["masks"] for t in c["other_maps"].values()],
+            1.2,
+        ),
         _promise("entmax sort / entmax15, K >= 512, times as long, worst", sort, 20.0, most=False),
         _promise("the package's best / entmax15, K >= 512, times as long, worst", others, 3.0, most=False),
         _promise("entmax15 / torch.softmax, K >= 512, worst", [case["to_softmax"] for case in long], 1.5),

@@ -170,6 +170,8 @@ def family(result: dict[str, Any]) -> Iterator[Any]:
     )
     for name in result["masks"][0]["ratio"]:
         made.add_row(name, *(number(row["ratio"][name]) for row in result["masks"]))
+    for name in result["masks"][0]["other_maps"]:
+        made.add_row(f"mask, {name}", *(number(row["other_maps"][name]) for row in result["masks"]))
     yield made
     for row in result["entmax"]:
         others = ", ".join(f"{name} {number(value)}" for name, value in row["times_as_long"].items())
